@@ -1,0 +1,183 @@
+"""What agents and the operator say to each other, as JSON over one WebSocket per pod.
+
+A Report says what is so, a Directive what should be so. Both are complete each time: losing, repeating or reordering
+one changes nothing. Unknown fields are ignored, so that two neighbouring versions understand each other.
+"""
+
+import enum
+from typing import Literal
+
+import msgspec
+
+from .lineage import Attempt, CheckpointId
+
+PATH = "/v1/agent"
+REPORT_INTERVAL_SECONDS = 1.0
+DELETION_CONFIRMATION_SECONDS = 5.0
+"""Slot 0's agent deletes old checkpoints only while its newest directive confirming its attempt is younger than this."""
+MAX_REPORT_BYTES = 256 * 1024
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything on the wire."""
+
+
+class RankState(Message):
+    rank: int
+    phase: str = "init"
+    """init | restore | compile | step | eval | checkpoint | data | exit"""
+    step: int = 0
+    """Completed optimizer steps."""
+    micro_step: int = 0
+    unmoved_seconds: float = 0.0
+    exit_code: int | None = None
+    """None while it lives; negative for a signal, as subprocess says it."""
+
+
+class AgentFailure(Message):
+    """Why the attempt cannot go on in this pod."""
+
+    reason: str
+    message: str
+    rank: int | None = None
+    exit_code: int | None = None
+    fingerprint: str = ""
+    """Equal for equal failures: reason, exit code and the last error line without its numbers."""
+    tail: tuple[str, ...] = ()
+    """The last log lines of the rank, at most 20 here; the pod's log has the rest."""
+    at_seconds_ago: float = 0.0
+
+
+class PreflightProblem(Message):
+    code: str
+    message: str
+
+
+class Preflight(Message):
+    problems: tuple[PreflightProblem, ...] = ()
+    versions: dict[str, str] = {}
+
+
+class StoreState(enum.StrEnum):
+    OK = "ok"
+    UNREACHABLE = "unreachable"
+    """No answer, or 5xx: worth waiting for."""
+    REFUSED = "refused"
+    """Wrong credentials, no such bucket, or conditional writes not supported: somebody has to act."""
+
+
+class Owner(Message):
+    uid: str
+    cluster: str
+    namespace: str = ""
+    name: str = ""
+    attempt: int = 0
+
+
+class RunState(Message):
+    """What slot 0's agent sees of the run in S3."""
+
+    store: StoreState
+    message: str = ""
+    owner: Owner | None = None
+    attempts: tuple[Attempt, ...] = ()
+    """Attempt records found, newest 32."""
+    manifests: tuple[CheckpointId, ...] = ()
+    """Verified as far as a listing and heads can tell: every shard there, with its size. Newest 8 of each lineage."""
+    refused: tuple[str, ...] = ()
+    """Manifests that were refused, each with its reason."""
+    contract: str = ""
+    """Digest of model, data and world of the newest manifest's job; empty when there is none."""
+    claimed_attempt: int = 0
+    """The attempt up to which this agent wrote OWNER.json."""
+
+
+class RestoreFailure(Message):
+    checkpoint: CheckpointId
+    why: str
+
+
+class Metrics(Message):
+    """From rank 0's newest completed step."""
+
+    step: int
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    eval_loss: float | None = None
+
+
+class UploadState(Message):
+    committed: CheckpointId | None = None
+    """Newest manifest that this agent wrote (slot 0) in this attempt."""
+    pending: int = 0
+    failing_seconds: float = 0.0
+    """How long uploads have been failing without a success; 0 when they do not."""
+    message: str = ""
+
+
+class AgentState(enum.StrEnum):
+    QUIESCED = "quiesced"
+    """No rank of any attempt runs here; ready to be told `run`."""
+    KILLING = "killing"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Told to stop gracefully: ranks write a last checkpoint, it is uploaded."""
+    EXITED = "exited"
+    """The ranks of `attempt` ran here and have all ended: see exit codes and failure."""
+
+
+class Report(Message):
+    boot: str
+    """New with each start of the agent process."""
+    sequence: int
+    incarnation: int
+    attempt: int
+    state: AgentState
+    ranks: tuple[RankState, ...] = ()
+    failure: AgentFailure | None = None
+    held: tuple[CheckpointId, ...] = ()
+    """Complete and verified in this pod's memory tier, for all of its ranks."""
+    run: RunState | None = None
+    """From slot 0 only."""
+    restore_failed: RestoreFailure | None = None
+    preflight: Preflight | None = None
+    """None until it has been made."""
+    rendezvous: str | None = None
+    """`address:port` at which rank 0 of `attempt` could listen, if this were slot 0."""
+    metrics: Metrics | None = None
+    upload: UploadState = UploadState()
+    uploads_done: bool = False
+    """After the ranks ended or stopped: everything that was to be uploaded is committed, or cannot be."""
+
+
+class Restore(Message):
+    checkpoint: CheckpointId
+    tier: Literal["memory", "s3"]
+    """Where this slot takes its shards from. The agent falls back from memory to S3 when the copy fails its checksum."""
+
+
+class Directive(Message):
+    attempt: int
+    run: bool
+    slot: int
+    parent: int | None = None
+    rendezvous: str = ""
+    restore: Restore | None = None
+    """None together with `run` means: start at step 0."""
+    lineage: tuple[Attempt, ...] = ()
+    """The links that lead to `attempt`, itself included once its restore is decided."""
+    claim: bool = False
+    """Slot 0 writes OWNER.json for this attempt."""
+    take_over: str = ""
+    """UID of a dead owner whose run may be taken."""
+    stop: bool = False
+    """Stop gracefully: TERM, last checkpoint, upload. Only for suspend."""
+    grace_seconds: int = 30
+    finish: bool = False
+    """All is done: the agent ends with exit code 0."""
+
+
+encode = msgspec.json.Encoder().encode
+decode_report = msgspec.json.Decoder(Report).decode
+decode_directive = msgspec.json.Decoder(Directive).decode
