@@ -1,0 +1,169 @@
+"""`spec.training`: the typed configuration of the built-in trainer. Read by the trainer, the manifests and the CRD.
+
+Every default is the tiny model that trains on two CPU cores; a real job states its own sizes.
+"""
+
+import enum
+import hashlib
+import json
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from .schema import Schema, bounded, cel, rules
+
+
+def _integer(field: str, low: int, high: int, remedy: str) -> Any:
+    return Field(json_schema_extra=bounded(field, low, high, remedy))
+
+
+class Model(Schema):
+    """A DeepSeek-V3 architecture causal language model: multi-head latent attention, mixture of experts.
+
+    Names follow transformers' DeepseekV3Config. The vocabulary comes from the data.
+    """
+
+    model_config = {
+        "json_schema_extra": rules(
+            cel(
+                "self.routedExperts % self.expertGroups == 0",
+                "training.model.routedExperts must be a multiple of expertGroups; change one of the two",
+            ),
+            cel(
+                "self.topGroups <= self.expertGroups",
+                "training.model.topGroups must not exceed expertGroups; lower topGroups",
+            ),
+            cel(
+                "self.expertsPerToken * self.expertGroups <= self.routedExperts * self.topGroups",
+                "training.model.expertsPerToken must fit into the experts of topGroups groups; lower expertsPerToken",
+            ),
+            cel(
+                "self.denseLayers <= self.layers",
+                "training.model.denseLayers must not exceed layers; lower denseLayers",
+            ),
+        )
+    }
+
+    hidden_size: Annotated[int, _integer("training.model.hiddenSize", 8, 65536, "7168 is DeepSeek-V3")] = 64
+    """Width of the residual stream."""
+    layers: Annotated[int, _integer("training.model.layers", 1, 512, "61 is DeepSeek-V3")] = 3
+    """Decoder layers, dense and mixture together."""
+    dense_layers: Annotated[int, _integer("training.model.denseLayers", 0, 512, "3 is DeepSeek-V3")] = 1
+    """The first layers that have a dense feed-forward block instead of experts."""
+    attention_heads: Annotated[int, _integer("training.model.attentionHeads", 1, 1024, "128 is DeepSeek-V3")] = 4
+    query_rank: Annotated[int, _integer("training.model.queryRank", 0, 65536, "0 means no low rank")] = 32
+    """Low rank of the query projection; 0: a full projection, as in V2-Lite."""
+    key_value_rank: Annotated[int, _integer("training.model.keyValueRank", 1, 65536, "512 is DeepSeek-V3")] = 16
+    query_rope_size: Annotated[int, _integer("training.model.queryRopeSize", 2, 1024, "64 is DeepSeek-V3")] = 8
+    """Part of a head that carries the rotary position."""
+    query_nope_size: Annotated[int, _integer("training.model.queryNopeSize", 1, 1024, "128 is DeepSeek-V3")] = 16
+    """Part of a head without position."""
+    value_size: Annotated[int, _integer("training.model.valueSize", 1, 1024, "128 is DeepSeek-V3")] = 16
+    dense_size: Annotated[int, _integer("training.model.denseSize", 1, 1048576, "18432 is DeepSeek-V3")] = 160
+    """Inner width of a dense feed-forward block."""
+    expert_size: Annotated[int, _integer("training.model.expertSize", 1, 1048576, "2048 is DeepSeek-V3")] = 32
+    """Inner width of one expert."""
+    routed_experts: Annotated[int, _integer("training.model.routedExperts", 2, 4096, "256 is DeepSeek-V3")] = 8
+    shared_experts: Annotated[int, _integer("training.model.sharedExperts", 1, 64, "1 is DeepSeek-V3")] = 1
+    experts_per_token: Annotated[int, _integer("training.model.expertsPerToken", 1, 64, "8 is DeepSeek-V3")] = 2
+    expert_groups: Annotated[int, _integer("training.model.expertGroups", 1, 256, "8 is DeepSeek-V3")] = 2
+    top_groups: Annotated[int, _integer("training.model.topGroups", 1, 256, "4 is DeepSeek-V3")] = 1
+    """Groups of experts that a token may use."""
+    bias_update_rate: Annotated[
+        float, Field(json_schema_extra=bounded("training.model.biasUpdateRate", 0, 1, "0 turns it off"))
+    ] = 0.001
+    """Step of the router bias towards balanced experts after each optimizer step (aux-loss-free balancing)."""
+
+    def parameters(self, vocabulary_size: int) -> int:
+        """Trainable parameters, exactly as transformers builds them with untied embeddings and no attention bias."""
+        head = self.query_rope_size + self.query_nope_size
+        width = self.hidden_size
+        if self.query_rank:
+            query = width * self.query_rank + self.query_rank + self.query_rank * self.attention_heads * head
+        else:
+            query = width * self.attention_heads * head
+        key_value = width * (self.key_value_rank + self.query_rope_size) + self.key_value_rank
+        key_value += self.key_value_rank * self.attention_heads * (self.query_nope_size + self.value_size)
+        attention = query + key_value + self.attention_heads * self.value_size * width
+        dense = 3 * width * self.dense_size
+        expert = 3 * width * self.expert_size
+        mixture = (self.routed_experts + self.shared_experts) * expert + self.routed_experts * width
+        layers = self.layers * (attention + 2 * width)
+        layers += self.dense_layers * dense + (self.layers - self.dense_layers) * mixture
+        return layers + 2 * vocabulary_size * width + width
+
+
+class Data(Schema):
+    """Token shards made by `python -m ciuic_trainer.train.tokenize TEXT FOLDER`."""
+
+    path: Annotated[str, Field(min_length=1, max_length=1024)] = "/opt/ciuic/data/kjv"
+    """Folder in the pod that holds manifest.json, tokenizer.json and the shards. The image brings the default."""
+
+
+class Evaluation(Schema):
+    """Loss on the held-out part of the data."""
+
+    every_steps: Annotated[int, _integer("training.evaluation.everySteps", 0, 10**9, "0 turns evaluation off")] = 20
+    batches: Annotated[int, _integer("training.evaluation.batches", 1, 10**6, "4 is enough for a curve")] = 4
+    """Batches per evaluation, each of microBatchSize samples on every rank."""
+
+
+class LearningRate(Schema):
+    """Linear warm-up, then cosine to `peak * minRatio` at the last step."""
+
+    peak: Annotated[
+        float, Field(json_schema_extra=bounded("training.learningRate.peak", 0, 10, "3e-3 suits the tiny model"))
+    ] = 3e-3
+    warmup_steps: Annotated[int, _integer("training.learningRate.warmupSteps", 0, 10**9, "1000 is common")] = 10
+    min_ratio: Annotated[
+        float, Field(json_schema_extra=bounded("training.learningRate.minRatio", 0, 1, "0.1 is common"))
+    ] = 0.1
+
+
+class Precision(enum.StrEnum):
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class Training(Schema):
+    """The built-in DeepSpeed ZeRO-3 trainer."""
+
+    steps: Annotated[int, _integer("training.steps", 1, 10**9, "it is the number of optimizer steps")]
+    """Optimizer steps after which the job is complete."""
+    model: Model = Model()
+    data: Data = Data()
+    sequence_length: Annotated[int, _integer("training.sequenceLength", 8, 1048576, "4096 is common")] = 64
+    """Tokens per sample."""
+    micro_batch_size: Annotated[int, _integer("training.microBatchSize", 1, 65536, "lower it if memory is short")] = 8
+    """Samples per rank and micro-step."""
+    gradient_accumulation: Annotated[
+        int, _integer("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")
+    ] = 1
+    """Micro-steps per optimizer step."""
+    precision: Precision = Precision.BF16
+    """Of the forward and backward pass. Master weights and optimizer state are always fp32."""
+    learning_rate: LearningRate = LearningRate()
+    weight_decay: Annotated[
+        float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))
+    ] = 0.1
+    gradient_clipping: Annotated[
+        float, Field(json_schema_extra=bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off"))
+    ] = 1.0
+    """Highest norm of the gradient over all parameters."""
+    seed: Annotated[int, _integer("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
+    evaluation: Evaluation = Evaluation()
+
+    def contract(self, world_size: int) -> str:
+        """Digest of what must be equal for a checkpoint to fit: model, data, order of samples and world size."""
+        fixed = {
+            "model": self.model.to_json(),
+            "data": self.data.to_json(),
+            "sequenceLength": self.sequence_length,
+            "seed": self.seed,
+            "worldSize": world_size,
+        }
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+FIXED_FIELDS = ("model", "data", "sequenceLength", "seed")
+"""Fields of `training` that never change in a job's life; the others may change while it is suspended."""
