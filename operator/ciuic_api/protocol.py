@@ -22,7 +22,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of everything on the wire."""
 
 
-class RankState(Message):
+class RankState(Message, frozen=True, kw_only=True, omit_defaults=True):
     rank: int
     phase: str = "init"
     """init | restore | compile | step | eval | checkpoint | data | exit"""
@@ -34,7 +34,7 @@ class RankState(Message):
     """None while it lives; negative for a signal, as subprocess says it."""
 
 
-class AgentFailure(Message):
+class AgentFailure(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Why the attempt cannot go on in this pod."""
 
     reason: str
@@ -48,12 +48,12 @@ class AgentFailure(Message):
     at_seconds_ago: float = 0.0
 
 
-class PreflightProblem(Message):
+class PreflightProblem(Message, frozen=True, kw_only=True, omit_defaults=True):
     code: str
     message: str
 
 
-class Preflight(Message):
+class Preflight(Message, frozen=True, kw_only=True, omit_defaults=True):
     problems: tuple[PreflightProblem, ...] = ()
     versions: dict[str, str] = {}
 
@@ -66,7 +66,7 @@ class StoreState(enum.StrEnum):
     """Wrong credentials, no such bucket, or conditional writes not supported: somebody has to act."""
 
 
-class Owner(Message):
+class Owner(Message, frozen=True, kw_only=True, omit_defaults=True):
     uid: str
     cluster: str
     namespace: str = ""
@@ -74,7 +74,7 @@ class Owner(Message):
     attempt: int = 0
 
 
-class RunState(Message):
+class RunState(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What slot 0's agent sees of the run in S3."""
 
     store: StoreState
@@ -92,12 +92,12 @@ class RunState(Message):
     """The attempt up to which this agent wrote OWNER.json."""
 
 
-class RestoreFailure(Message):
+class RestoreFailure(Message, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: CheckpointId
     why: str
 
 
-class Metrics(Message):
+class Metrics(Message, frozen=True, kw_only=True, omit_defaults=True):
     """From rank 0's newest completed step."""
 
     step: int
@@ -106,7 +106,7 @@ class Metrics(Message):
     eval_loss: float | None = None
 
 
-class UploadState(Message):
+class UploadState(Message, frozen=True, kw_only=True, omit_defaults=True):
     committed: CheckpointId | None = None
     """Newest manifest that this agent wrote (slot 0) in this attempt."""
     pending: int = 0
@@ -127,7 +127,7 @@ class AgentState(enum.StrEnum):
     """The ranks of `attempt` ran here and have all ended: see exit codes and failure."""
 
 
-class Report(Message):
+class Report(Message, frozen=True, kw_only=True, omit_defaults=True):
     boot: str
     """New with each start of the agent process."""
     sequence: int
@@ -151,13 +151,13 @@ class Report(Message):
     """After the ranks ended or stopped: everything that was to be uploaded is committed, or cannot be."""
 
 
-class Restore(Message):
+class Restore(Message, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: CheckpointId
     tier: Literal["memory", "s3"]
     """Where this slot takes its shards from. The agent falls back from memory to S3 when the copy fails its checksum."""
 
 
-class Directive(Message):
+class Directive(Message, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
     run: bool
     slot: int

@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .schema import Schema, bounded, cel, rules
 
@@ -23,8 +23,8 @@ class Model(Schema):
     Names follow transformers' DeepseekV3Config. The vocabulary comes from the data.
     """
 
-    model_config = {
-        "json_schema_extra": rules(
+    model_config = ConfigDict(
+        json_schema_extra=rules(
             cel(
                 "self.routedExperts % self.expertGroups == 0",
                 "training.model.routedExperts must be a multiple of expertGroups; change one of the two",
@@ -42,7 +42,7 @@ class Model(Schema):
                 "training.model.denseLayers must not exceed layers; lower denseLayers",
             ),
         )
-    }
+    )
 
     hidden_size: Annotated[int, _integer("training.model.hiddenSize", 8, 65536, "7168 is DeepSeek-V3")] = 64
     """Width of the residual stream."""
@@ -143,9 +143,9 @@ class Training(Schema):
     precision: Precision = Precision.BF16
     """Of the forward and backward pass. Master weights and optimizer state are always fp32."""
     learning_rate: LearningRate = LearningRate()
-    weight_decay: Annotated[
-        float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))
-    ] = 0.1
+    weight_decay: Annotated[float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))] = (
+        0.1
+    )
     gradient_clipping: Annotated[
         float, Field(json_schema_extra=bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off"))
     ] = 1.0

@@ -1,0 +1,134 @@
+"""`DeepSeekJob.status`: what the operator persists. Together with pods, agents' reports and S3 it is all the state there is."""
+
+import enum
+from typing import Annotated
+
+from pydantic import Field
+
+from .schema import Schema
+
+
+class State(enum.StrEnum):
+    PENDING = "Pending"
+    """Pods are being created, scheduled, pulled, or checked."""
+    STARTING = "Starting"
+    """The first attempt's ranks start."""
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+TERMINAL = frozenset({State.COMPLETE, State.FAILED})
+
+
+class CheckpointRef(Schema):
+    step: int
+    attempt: int
+
+
+class CheckpointSeen(Schema):
+    step: int
+    attempt: int
+    tier: str
+    """memory or s3."""
+    at: str
+    """RFC 3339."""
+
+
+class LineageLink(Schema):
+    attempt: int
+    parent: int | None = None
+    restored: CheckpointRef | None = None
+
+
+class Quarantined(Schema):
+    step: int
+    attempt: int
+    why: Annotated[str, Field(max_length=512)]
+
+
+class RestartCounts(Schema):
+    total: int = 0
+    software: int = 0
+    disruption: int = 0
+
+
+class Failure(Schema):
+    """The newest failure, as a person wants it told."""
+
+    reason: str
+    message: Annotated[str, Field(max_length=2048)]
+    slot: int | None = None
+    rank: int | None = None
+    node: str | None = None
+    at: str
+    """When it was seen."""
+    recovered_seconds: int | None = None
+    """From seeing it to the next completed step."""
+
+
+class LedgerEntry(Schema):
+    """One restart, for budgets and crash loops."""
+
+    at: str
+    reason: str
+    fingerprint: str
+    counted: bool
+    """False for disruptions, which are free."""
+    step: int
+    """Highest completed step of the job when it failed."""
+
+
+class Condition(Schema):
+    type: str
+    status: str
+    reason: str
+    message: Annotated[str, Field(max_length=2048)] = ""
+    last_transition_time: str
+    observed_generation: int = 0
+
+
+class JobStatus(Schema):
+    observed_generation: int = 0
+    state: State = State.PENDING
+    reason: str = ""
+    message: Annotated[str, Field(max_length=2048)] = ""
+    attempt: int = 0
+    """Life of the whole process group that is directed now; only grows within the run."""
+    released: bool = False
+    """The agents of `attempt` have been told to run. Persisted before they are told."""
+    parent: int | None = None
+    """The attempt whose checkpoints this one continues."""
+    restored: CheckpointRef | None = None
+    """What `attempt` started from; absent: step 0."""
+    lineage: Annotated[tuple[LineageLink, ...], Field(max_length=16)] = ()
+    """Newest links of the chain of attempts that were released; older ones are in S3."""
+    quarantined: Annotated[tuple[Quarantined, ...], Field(max_length=8)] = ()
+    """Checkpoints in S3 that failed their checksum and are not used again."""
+    next_incarnation: int = 0
+    """Number of the next pod. Persisted before the pod is created."""
+    step: int = 0
+    total_steps: int | None = None
+    highest_step: int = 0
+    """Highest completed step on the lineage."""
+    loss: str | None = None
+    eval_loss: str | None = None
+    tokens_per_second: int | None = None
+    eta_seconds: int | None = None
+    ready: str = ""
+    """Pods whose agent is connected, of all: `7/8`."""
+    restarts: RestartCounts = RestartCounts()
+    last_checkpoint: CheckpointSeen | None = None
+    """Newest checkpoint that every slot holds in memory, or that is in S3."""
+    last_committed: CheckpointSeen | None = None
+    """Newest S3 manifest ever seen. While it is set, the job never starts at step 0."""
+    last_failure: Failure | None = None
+    ledger: Annotated[tuple[LedgerEntry, ...], Field(max_length=8)] = ()
+    pod_template_hash: str | None = None
+    """Of podTemplate and image when the attempt's pods were first created."""
+    started_at: str | None = None
+    finished_at: str | None = None
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = ()
