@@ -82,6 +82,13 @@ class LedgerEntry(Schema):
     """Highest completed step of the job when it failed."""
 
 
+class Budget(Schema):
+    """Counted restarts since `since`; begun anew when watchdog.restarts.windowSeconds are over."""
+
+    since: str
+    used: int
+
+
 class Condition(Schema):
     type: str
     status: str
@@ -94,6 +101,8 @@ class Condition(Schema):
 class JobStatus(Schema):
     observed_generation: int = 0
     state: State = State.PENDING
+    state_since: str | None = None
+    """When `state` last changed."""
     reason: str = ""
     message: Annotated[str, Field(max_length=2048)] = ""
     attempt: int = 0
@@ -127,6 +136,7 @@ class JobStatus(Schema):
     """Newest S3 manifest ever seen. While it is set, the job never starts at step 0."""
     last_failure: Failure | None = None
     ledger: Annotated[tuple[LedgerEntry, ...], Field(max_length=8)] = ()
+    budget: Budget | None = None
     pod_template_hash: str | None = None
     """Of podTemplate and image when the attempt's pods were first created."""
     started_at: str | None = None

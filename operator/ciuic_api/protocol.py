@@ -18,6 +18,14 @@ DELETION_CONFIRMATION_SECONDS = 5.0
 MAX_REPORT_BYTES = 256 * 1024
 
 
+RANKS_REMAIN = "RanksRemain"
+"""Reason of an AgentFailure: processes of an older attempt are still there 10 s after KILL. The pod is replaced."""
+AGENT_RESTARTED = "AgentRestarted"
+"""Reason of an AgentFailure: the container restarted while ranks of `attempt` ran in it."""
+STOPPED_EXIT_CODE = 75
+"""Of a rank that ended as asked by TERM, with a last checkpoint."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of everything on the wire."""
 

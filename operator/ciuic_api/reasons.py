@@ -58,6 +58,7 @@ class Reason(enum.StrEnum):
     TRAINING = "Training", "All ranks train."
     RANK_FAILED = "RankFailed", "A training process ended with an error."
     RANK_KILLED = "RankKilled", "A training process was killed by a signal."
+    RANK_STOPPED = "RankStopped", "Training processes were asked to stop by a signal that the operator did not send."
     AGENT_RESTARTED = "AgentRestarted", "The container of a pod was restarted and its ranks with it."
     RESTORE_FAILED = "RestoreFailed", "A checkpoint could not be restored; the one before is tried."
     POD_DELETED = "PodDeleted", "A rank pod was deleted."

@@ -20,7 +20,7 @@ def _integer(field: str, low: int, high: int, remedy: str) -> Any:
 class Model(Schema):
     """A DeepSeek-V3 architecture causal language model: multi-head latent attention, mixture of experts.
 
-    Names follow transformers' DeepseekV3Config. The vocabulary comes from the data.
+    Names follow transformers' DeepseekV3Config.
     """
 
     model_config = ConfigDict(
@@ -44,6 +44,10 @@ class Model(Schema):
         )
     )
 
+    vocabulary_size: Annotated[
+        int, _integer("training.model.vocabularySize", 256, 4194304, "129280 is DeepSeek-V3")
+    ] = 1024
+    """Rows of the embedding; at least the vocabulary of the data's tokenizer."""
     hidden_size: Annotated[int, _integer("training.model.hiddenSize", 8, 65536, "7168 is DeepSeek-V3")] = 64
     """Width of the residual stream."""
     layers: Annotated[int, _integer("training.model.layers", 1, 512, "61 is DeepSeek-V3")] = 3
@@ -74,7 +78,7 @@ class Model(Schema):
     ] = 0.001
     """Step of the router bias towards balanced experts after each optimizer step (aux-loss-free balancing)."""
 
-    def parameters(self, vocabulary_size: int) -> int:
+    def parameters(self) -> int:
         """Trainable parameters, exactly as transformers builds them with untied embeddings and no attention bias."""
         head = self.query_rope_size + self.query_nope_size
         width = self.hidden_size
@@ -90,7 +94,7 @@ class Model(Schema):
         mixture = (self.routed_experts + self.shared_experts) * expert + self.routed_experts * width
         layers = self.layers * (attention + 2 * width)
         layers += self.dense_layers * dense + (self.layers - self.dense_layers) * mixture
-        return layers + 2 * vocabulary_size * width + width
+        return layers + 2 * self.vocabulary_size * width + width
 
 
 class Data(Schema):
