@@ -44,11 +44,14 @@ class S3(Schema):
     ] = None
     """URL of an S3-compatible store; absent: AWS."""
     region: Annotated[str | None, Field(max_length=64)] = None
+    """AWS region; absent: what the store answers to by default."""
     path_style: bool = False
     """Put the bucket into the path, as most stores outside AWS want it."""
 
 
 class Every(Schema):
+    """How often a checkpoint goes to S3."""
+
     steps: Annotated[int, _integer("checkpoint.every.steps", 1, 10**9, "1000 is common")] = 100
     """Optimizer steps from one checkpoint in S3 to the next."""
 
@@ -57,16 +60,21 @@ class MemoryTier(Schema):
     """Checkpoints kept in the pods' memory, from which a job resumes when its pods survive."""
 
     every_steps: Annotated[int, _integer("checkpoint.memory.everySteps", 1, 10**9, "10 is common")] = 10
+    """Optimizer steps from one copy in memory to the next."""
     size_limit: Quantity | None = None
     """Size of the memory-backed volume of one pod; absent: three shards of every rank, computed from the model."""
 
 
 class Keep(Schema):
+    """Which checkpoints stay in S3."""
+
     last: Annotated[int, _integer("checkpoint.keep.last", 2, 1000, "the newest two are always kept")] = 3
     """Newest checkpoints kept in S3; older ones are deleted."""
 
 
 class Checkpoint(Schema):
+    """Where checkpoints go, how often, and what is kept. Needed with `training`."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
@@ -118,9 +126,12 @@ class Checkpoint(Schema):
 
 
 class Restarts(Schema):
+    """Budget of restarts."""
+
     max: Annotated[int, _integer("watchdog.restarts.max", 0, 1000, "10 is common")] = 10
     """Restarts after software failures within windowSeconds; one more fails the job. Disruptions are not counted."""
     window_seconds: Annotated[int, _integer("watchdog.restarts.windowSeconds", 60, 10**8, "3600 is an hour")] = 3600
+    """Over how long restarts are counted."""
 
 
 class Watchdog(Schema):
@@ -135,6 +146,8 @@ class RdmaMode(enum.StrEnum):
 
 
 class Rdma(Schema):
+    """RDMA devices of the rank pods."""
+
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
@@ -150,7 +163,9 @@ class Rdma(Schema):
     )
 
     mode: RdmaMode = RdmaMode.NONE
+    """SharedDevice: the resource of an RDMA shared device plugin, and the capability to lock memory."""
     resource_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    """Name of the device plugin's resource, for example rdma/hca_shared_devices_a."""
     count: Annotated[int, _integer("network.rdma.count", 1, 64, "1 is enough for a shared device")] = 1
     """Units of the resource for each pod."""
     networks: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
@@ -158,6 +173,8 @@ class Rdma(Schema):
 
 
 class Network(Schema):
+    """How the ranks reach each other."""
+
     interface: Annotated[
         str | None,
         Field(
@@ -180,6 +197,8 @@ class HugePages(enum.StrEnum):
 
 
 class Memory(Schema):
+    """Memory settings of the rank pods."""
+
     shm: Quantity = "1Gi"
     """Size of /dev/shm; counted into the memory limit by Kubernetes when one is set."""
     transparent_huge_pages: HugePages = HugePages.INHERIT
@@ -212,6 +231,7 @@ class Cache(Schema):
     )
 
     medium: CacheMedium = CacheMedium.EMPTY_DIR
+    """EmptyDir lives as long as the pod; HostPath is a folder of the node and outlives it."""
     path: Annotated[
         str | None,
         Field(
@@ -221,7 +241,9 @@ class Cache(Schema):
             ),
         ),
     ] = None
+    """Folder of the node, for HostPath."""
     size: Quantity | None = None
+    """Limit of the volume, for EmptyDir; absent: the node's."""
 
 
 class CleanPods(enum.StrEnum):
@@ -231,6 +253,8 @@ class CleanPods(enum.StrEnum):
 
 
 class RunPolicy(Schema):
+    """When the job pauses, gives up, and is cleaned away."""
+
     suspend: bool = False
     """Stop gracefully with a last checkpoint, and remove the pods, until it is false again."""
     startup_deadline_seconds: Annotated[
@@ -312,9 +336,9 @@ POD_TEMPLATE_SCHEMA: dict[str, Any] = {
 """Hand-written, because CEL cannot look into x-kubernetes-preserve-unknown-fields: what a rule reads is declared here."""
 
 
-def _unchanged(field: str, owner: str | None = None, while_suspended: bool = False) -> dict[str, str]:
+def _unchanged(dotted: str, while_suspended: bool = False) -> dict[str, str]:
     """A transition rule for one field, written at the root so that removing and adding again is seen as well."""
-    dotted = f"{owner}.{field}" if owner else field
+    owner = dotted.rpartition(".")[0]
     present = {}
     for side in ("self", "oldSelf"):
         has = f"has({side}.spec.{dotted})"
@@ -331,23 +355,32 @@ def _unchanged(field: str, owner: str | None = None, while_suspended: bool = Fal
     return cel(rule, message, field_path=".spec")
 
 
-_CHANGEABLE_TRAINING = tuple(
-    name for field, info in Training.model_fields.items() if (name := info.alias or field) not in FIXED_FIELDS
+FIXED = (
+    *("nodes", "ranksPerNode", "accelerator", "command", "network", "memory", "cache"),
+    *(f"training.{name}" for name in FIXED_FIELDS),
+    *(f"checkpoint.{name}" for name in ("path", "run", "resume", "secretName", "s3", "every", "memory")),
 )
+"""Never change in a job's life."""
+
+WHILE_SUSPENDED = (
+    *("image", "podTemplate"),
+    *(
+        f"training.{name}"
+        for field, info in Training.model_fields.items()
+        if (name := info.alias or field) not in FIXED_FIELDS
+    ),
+)
+"""Change only while the job is suspended. What is in neither list changes at any time."""
 
 TRANSITIONS = (
-    *(_unchanged(f) for f in ("nodes", "ranksPerNode", "accelerator", "command", "network", "memory", "cache")),
     cel(
         "has(self.spec.training) == has(oldSelf.spec.training)",
         "training can not be added or removed; delete the job and apply another",
         ".spec",
     ),
-    *(_unchanged(f, owner="training") for f in FIXED_FIELDS),
-    *(_unchanged(f, owner="training", while_suspended=True) for f in _CHANGEABLE_TRAINING),
-    *(_unchanged(f, owner="checkpoint") for f in ("path", "run", "resume", "secretName", "s3", "every", "memory")),
-    *(_unchanged(f, while_suspended=True) for f in ("image", "podTemplate")),
+    *(_unchanged(dotted) for dotted in FIXED),
+    *(_unchanged(dotted, while_suspended=True) for dotted in WHILE_SUSPENDED),
 )
-"""What may change: runPolicy, watchdog and checkpoint.keep at any time; the rest as its message says."""
 
 
 class JobSpec(Schema):
@@ -370,7 +403,9 @@ class JobSpec(Schema):
     ranks_per_node: Annotated[int, _integer("ranksPerNode", 1, 64, "it is the number of accelerators of a pod")] = 1
     """Training processes in each pod, one per accelerator."""
     accelerator: Accelerator = Accelerator.NVIDIA
+    """Vendor of the devices: resource name, collective backend and environment follow from it."""
     image: Annotated[str, Field(min_length=1, max_length=1024)] = "ciuic/deepseek-train:latest"
+    """Image of the rank pods: holds the agent and, with `training`, the trainer."""
     training: Training | None = None
     command: Annotated[
         tuple[Annotated[str, Field(max_length=4096)], ...] | None, Field(min_length=1, max_length=64)

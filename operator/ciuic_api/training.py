@@ -55,22 +55,29 @@ class Model(Schema):
     dense_layers: Annotated[int, _integer("training.model.denseLayers", 0, 512, "3 is DeepSeek-V3")] = 1
     """The first layers that have a dense feed-forward block instead of experts."""
     attention_heads: Annotated[int, _integer("training.model.attentionHeads", 1, 1024, "128 is DeepSeek-V3")] = 4
+    """Heads of each attention block."""
     query_rank: Annotated[int, _integer("training.model.queryRank", 0, 65536, "0 means no low rank")] = 32
     """Low rank of the query projection; 0: a full projection, as in V2-Lite."""
     key_value_rank: Annotated[int, _integer("training.model.keyValueRank", 1, 65536, "512 is DeepSeek-V3")] = 16
+    """Low rank that keys and values are compressed to."""
     query_rope_size: Annotated[int, _integer("training.model.queryRopeSize", 2, 1024, "64 is DeepSeek-V3")] = 8
     """Part of a head that carries the rotary position."""
     query_nope_size: Annotated[int, _integer("training.model.queryNopeSize", 1, 1024, "128 is DeepSeek-V3")] = 16
     """Part of a head without position."""
     value_size: Annotated[int, _integer("training.model.valueSize", 1, 1024, "128 is DeepSeek-V3")] = 16
+    """Width of a head's value."""
     dense_size: Annotated[int, _integer("training.model.denseSize", 1, 1048576, "18432 is DeepSeek-V3")] = 160
     """Inner width of a dense feed-forward block."""
     expert_size: Annotated[int, _integer("training.model.expertSize", 1, 1048576, "2048 is DeepSeek-V3")] = 32
     """Inner width of one expert."""
     routed_experts: Annotated[int, _integer("training.model.routedExperts", 2, 4096, "256 is DeepSeek-V3")] = 8
+    """Experts of a mixture layer that the router chooses from."""
     shared_experts: Annotated[int, _integer("training.model.sharedExperts", 1, 64, "1 is DeepSeek-V3")] = 1
+    """Experts of a mixture layer that every token uses."""
     experts_per_token: Annotated[int, _integer("training.model.expertsPerToken", 1, 64, "8 is DeepSeek-V3")] = 2
+    """Routed experts that a token uses."""
     expert_groups: Annotated[int, _integer("training.model.expertGroups", 1, 256, "8 is DeepSeek-V3")] = 2
+    """Groups that the routed experts are divided into."""
     top_groups: Annotated[int, _integer("training.model.topGroups", 1, 256, "4 is DeepSeek-V3")] = 1
     """Groups of experts that a token may use."""
     bias_update_rate: Annotated[
@@ -108,6 +115,7 @@ class Evaluation(Schema):
     """Loss on the held-out part of the data."""
 
     every_steps: Annotated[int, _integer("training.evaluation.everySteps", 0, 10**9, "0 turns evaluation off")] = 20
+    """Optimizer steps from one evaluation to the next."""
     batches: Annotated[int, _integer("training.evaluation.batches", 1, 10**6, "4 is enough for a curve")] = 4
     """Batches per evaluation, each of microBatchSize samples on every rank."""
 
@@ -118,10 +126,13 @@ class LearningRate(Schema):
     peak: Annotated[
         float, Field(json_schema_extra=bounded("training.learningRate.peak", 0, 10, "3e-3 suits the tiny model"))
     ] = 3e-3
+    """Learning rate at the end of the warm-up."""
     warmup_steps: Annotated[int, _integer("training.learningRate.warmupSteps", 0, 10**9, "1000 is common")] = 10
+    """Optimizer steps of the warm-up."""
     min_ratio: Annotated[
         float, Field(json_schema_extra=bounded("training.learningRate.minRatio", 0, 1, "0.1 is common"))
     ] = 0.1
+    """The rate of the last step as a part of peak."""
 
 
 class Precision(enum.StrEnum):
@@ -150,11 +161,13 @@ class Training(Schema):
     weight_decay: Annotated[float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))] = (
         0.1
     )
+    """Of AdamW."""
     gradient_clipping: Annotated[
         float, Field(json_schema_extra=bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off"))
     ] = 1.0
     """Highest norm of the gradient over all parameters."""
     seed: Annotated[int, _integer("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
+    """Of initialisation and data order."""
     evaluation: Evaluation = Evaluation()
 
     def contract(self, world_size: int) -> str:
