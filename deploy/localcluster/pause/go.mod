@@ -1,0 +1,3 @@
+module localcluster/pause
+
+go 1.26.0
