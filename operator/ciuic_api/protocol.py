@@ -96,6 +96,9 @@ class RunState(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Manifests that were refused, each with its reason."""
     contract: str = ""
     """Digest of model, data and world of the newest manifest's job; empty when there is none."""
+    scanned_attempt: int = 0
+    """The attempt for which the run was looked at, after the ranks of the one before had ended here: what was seen
+    earlier says nothing about what a restore can use. Also set when the store did not answer."""
     claimed_attempt: int = 0
     """The attempt up to which this agent wrote OWNER.json."""
 
@@ -111,6 +114,7 @@ class Metrics(Message, frozen=True, kw_only=True, omit_defaults=True):
     step: int
     loss: float | None = None
     tokens_per_second: float | None = None
+    steps_per_second: float | None = None
     eval_loss: float | None = None
 
 
@@ -182,6 +186,8 @@ class Directive(Message, frozen=True, kw_only=True, omit_defaults=True):
     stop: bool = False
     """Stop gracefully: TERM, last checkpoint, upload. Only for suspend."""
     grace_seconds: int = 30
+    keep_last: int = 3
+    """checkpoint.keep.last, which may change while the job runs; slot 0 deletes by it."""
     finish: bool = False
     """All is done: the agent ends with exit code 0."""
 

@@ -12,6 +12,11 @@ class Reason(enum.StrEnum):
 
     meaning: str
 
+    @staticmethod
+    def named(text: str) -> "Reason":
+        """The reason that a status holds."""
+        return next(reason for reason in Reason if reason == text)
+
     INVALID_SPEC = "InvalidSpec", "The spec cannot be run as it is; the message names the field and the remedy."
     WATCHDOG_CONTRADICTION = (
         "WatchdogContradiction",

@@ -1,0 +1,37 @@
+"""The policy of the product: World -> Plan. Pure; called by `reconcile` and by the simulation.
+
+RULES is read top to bottom and the first rule that answers wins. Each decision carries its reason.
+"""
+
+from dataclasses import replace
+
+from ..model import Plan, World
+from . import admission, ending, failing, progress, starting, suspending
+from .directives import directives
+
+RULES = (
+    ending.deleting,
+    ending.finished,
+    admission.impossible,
+    suspending.suspended,
+    suspending.resumed,
+    ending.past_deadline,
+    ending.succeeded,
+    failing.failed,
+    progress.running,
+    starting.old_pods,
+    starting.missing_pods,
+    starting.first_attempt,
+    starting.waiting_pods,
+    starting.quiescing,
+    starting.release,
+)
+
+
+def plan(world: World) -> Plan:
+    job = replace(world.job, status=progress.observed(world))
+    seen = replace(world, job=job)
+    decided = next(answer for rule in RULES if (answer := rule(seen)) is not None)
+    if world.job.deleting:
+        return decided
+    return replace(decided, directives=directives(seen, decided.status))
