@@ -12,6 +12,13 @@ import msgspec
 from .lineage import Attempt, CheckpointId
 
 PATH = "/v1/agent"
+HEADER_NAMESPACE = "X-Ciuic-Namespace"
+HEADER_JOB = "X-Ciuic-Job"
+HEADER_JOB_UID = "X-Ciuic-Job-Uid"
+"""The agent names its job object in these three when it connects; they select the audience (names.token_audience) that
+its token is reviewed for. The token itself goes into `Authorization: Bearer ...`, read anew from its file for each
+connection. The hub answers 401 when the token does not hold, 403 when the pod is not a current one of that job, and 503
+while it cannot judge; each with a sentence as text. The agent logs it and tries again after its usual pause."""
 REPORT_INTERVAL_SECONDS = 1.0
 DELETION_CONFIRMATION_SECONDS = 5.0
 """Slot 0's agent deletes old checkpoints only while its newest directive confirming its attempt is younger than this."""
