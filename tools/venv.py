@@ -51,7 +51,7 @@ def main() -> None:
         shutil.rmtree(home, ignore_errors=True)
         env = os.environ | {"UV_CACHE_DIR": str(cache / "uv"), "VIRTUAL_ENV": str(home)}
         subprocess.run([uv, "venv", "-q", "--python", sys.executable, home], check=True, env=env, stdout=sys.stderr)
-        install = [uv, "pip", "install", "--require-hashes", "--compile-bytecode", "-r", LOCK]
+        install = [str(uv), "pip", "install", "--require-hashes", "--compile-bytecode", "-r", str(LOCK)]
         subprocess.run(install, check=True, env=env, stdout=sys.stderr)
         mark.touch()
     print(home)

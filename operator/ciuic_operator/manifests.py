@@ -24,6 +24,8 @@ MEMORY_BUFFERS = 3
 """Two alternate, one is pinned while an upload reads it."""
 SHARD_OVERHEAD_BYTES = 2 * 1024**2
 """Buffers, optimizer steps, random states and headers of one rank; measured below 1 MiB for the tiny model."""
+MARKER_BYTES = 16 * 1024**2
+"""Of the volume in pods without checkpoints of ours: the agent notes there which attempt it started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +125,9 @@ def rank_pod(job: Job, slot: int, incarnation: int, platform: Platform) -> PodBo
             ],
         },
     }
-    tier = memory_tier_bytes(job)
-    if tier:
-        _mount(
-            pod,
-            "memory-tier",
-            agent_config.MEMORY_TIER_PATH,
-            {"emptyDir": {"medium": "Memory", "sizeLimit": str(tier)}},
-        )
+    tier = memory_tier_bytes(job) or MARKER_BYTES
+    volume = {"emptyDir": {"medium": "Memory", "sizeLimit": str(tier)}}
+    _mount(pod, "memory-tier", agent_config.MEMORY_TIER_PATH, volume)
     _add_cache(job, pod)
     _add_rdma(job, pod)
     pod = merged(pod, job.spec.pod_template or {})
@@ -206,7 +203,7 @@ def _add_to_memory_limit(pod: PodBody, tier: int) -> None:
     trainer = _trainer(pod)
     for kind in ("requests", "limits"):
         amounts = trainer.get("resources", {}).get(kind, {})
-        if tier and "memory" in amounts:
+        if "memory" in amounts:
             amounts["memory"] = str(quantity_bytes(str(amounts["memory"])) + tier)
 
 

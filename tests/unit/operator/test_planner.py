@@ -37,7 +37,7 @@ from builders import (
     world,
 )
 from ciuic_api.jobstatus import Budget, LedgerEntry
-from ciuic_api.protocol import RANKS_REMAIN
+from ciuic_api.protocol import RANKS_REMAIN, Report
 from ciuic_api.reasons import Reason
 from ciuic_operator import planner
 from ciuic_operator.model import CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, World
@@ -95,7 +95,7 @@ def no_action(plan: Plan) -> bool:
     return not [a for a in plan.actions if not isinstance(a, EmitEvent)]
 
 
-def in_two(**fields: object) -> dict[int, object]:
+def in_two(**fields: object) -> dict[int, Report]:
     return {0: quiet(0, 2, **fields), 1: quiet(1, 2)}
 
 
