@@ -17,7 +17,7 @@ check: setup ## lint, types, import contracts, unit, contract and sim tests: und
 	$(IN_VENV) tools/check
 
 test: setup ## every test level but soak and bench, on the local Kubernetes
-	$(IN_VENV) python -m tools.test
+	$(IN_VENV) tools/test
 
 gen: setup  ## write what is generated from the models: CRD, docs, install.yaml
 	$(IN_VENV) python -m tools.gen

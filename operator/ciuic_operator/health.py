@@ -66,7 +66,8 @@ def faults(world: World) -> list[Fault]:
             continue
         agent = world.agents.get(current[slot].uid)
         if agent is not None:
-            found.extend(_agent_faults(agent, current[slot], slot, status.attempt))
+            steps = world.job.spec.training.steps if world.job.spec.training is not None else 0
+            found.extend(_agent_faults(agent, current[slot], slot, status.attempt, steps))
     gone = [fault for fault in found if fault.rank is None and fault.reason is not Reason.AGENT_RESTARTED]
     rest = [fault for fault in found if fault not in gone]
     return gone + sorted(
@@ -102,7 +103,8 @@ def _pod_fault(world: World, slot: int) -> Fault:
     )
 
 
-def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int) -> list[Fault]:
+def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int, steps: int) -> list[Fault]:
+    """`steps` is the number after which the built-in trainer is done; 0 for a script, whose exit code is its word."""
     report = agent.report
     where = f"slot {slot}, pod {pod.name}, node {pod.node or 'none'}"
     if report.attempt < attempt:
@@ -128,7 +130,9 @@ def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int) -> list[Fault
     if failure is not None and failure.reason == AGENT_RESTARTED:
         message = f"the container ({where}) was restarted and its ranks are gone: {failure.message}"
         return [Fault(reason=Reason.AGENT_RESTARTED, slot=slot, node=pod.node, message=message, fingerprint="agent")]
-    dead = [rank for rank in report.ranks if rank.exit_code not in (None, 0)]
+    dead = [
+        rank for rank in report.ranks if rank.exit_code not in (None, 0) or (rank.exit_code == 0 and rank.step < steps)
+    ]
     faults = [_rank_fault(rank, agent, pod, slot, where) for rank in dead]
     if not faults and failure is not None:
         faults = [
@@ -158,6 +162,8 @@ def _rank_fault(rank: RankState, agent: Agent, pod: Pod, slot: int, where: str) 
         reason, verb = Reason.RANK_KILLED, f"was killed by {signal_name(-code)}"
     elif code == STOPPED_EXIT_CODE:
         reason, verb = Reason.RANK_STOPPED, "stopped as asked by a signal"
+    elif code == 0:
+        reason, verb = Reason.RANK_STOPPED, "ended before its last step"
     else:
         reason, verb = Reason.RANK_FAILED, f"ended with exit code {code}"
     tail = f": {failure.tail[-1]}" if failure is not None and mine and failure.tail else ""

@@ -63,7 +63,8 @@ def succeeded(world: World) -> Plan | None:
     status, reports = world.job.status, by_slot(world)
     if not status.released or len(reports) < world.job.spec.nodes:
         return None
-    if not all(_ended_well(report, status.attempt) for report in reports.values()):
+    steps = world.job.spec.training.steps if world.job.spec.training is not None else 0
+    if not all(_ended_well(report, status.attempt, steps) for report in reports.values()):
         return None
     if not all(report.uploads_done for report in reports.values()):
         message = "all ranks ended well; the last checkpoint is being uploaded"
@@ -75,7 +76,7 @@ def succeeded(world: World) -> Plan | None:
     return say(world, status, State.COMPLETE, Reason.COMPLETED, message, urgent=True, recheck_after=0.0)
 
 
-def _ended_well(report: Report, attempt: int) -> bool:
+def _ended_well(report: Report, attempt: int, steps: int) -> bool:
     ranks = report.ranks
     ended = report.attempt == attempt and report.state is AgentState.EXITED
-    return ended and bool(ranks) and all(rank.exit_code == 0 for rank in ranks)
+    return ended and bool(ranks) and all(rank.exit_code == 0 and rank.step >= steps for rank in ranks)

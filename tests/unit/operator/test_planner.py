@@ -484,6 +484,12 @@ ROWS = [
         attempt(2, False, State.RESTARTING),
     ),
     Row(
+        "ranks that end well too early are not done",
+        world(job(status()), PODS, {0: ended(0, 0), 1: ended(1, 0)}),
+        Reason.RANK_STOPPED,
+        every(attempt(2, False, State.RESTARTING), says("before its last step")),
+    ),
+    Row(
         "a checkpoint that can not be restored",
         world(
             job(status()),
@@ -716,13 +722,21 @@ ROWS = [
     # the end
     Row(
         "all ended well",
-        world(job(status()), PODS, {0: ended(0, 0, uploads_done=True), 1: ended(1, 0, uploads_done=True)}),
+        world(
+            job(status()),
+            PODS,
+            {0: ended(0, 0, step=100, uploads_done=True), 1: ended(1, 0, step=100, uploads_done=True)},
+        ),
         Reason.COMPLETED,
         every(lambda p: p.status.state is State.COMPLETE and all(d.finish for d in p.directives.values())),
     ),
     Row(
         "not before the last upload",
-        world(job(status()), PODS, {0: ended(0, 0, uploads_done=False), 1: ended(1, 0, uploads_done=True)}),
+        world(
+            job(status()),
+            PODS,
+            {0: ended(0, 0, step=100, uploads_done=False), 1: ended(1, 0, step=100, uploads_done=True)},
+        ),
         Reason.TRAINING,
         says("uploaded"),
     ),
