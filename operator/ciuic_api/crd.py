@@ -44,8 +44,10 @@ def structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
         (chosen,) = node["allOf"]
         node = {**structural(chosen, definitions), **{k: v for k, v in node.items() if k != "allOf"}}
     result: dict[str, Any] = {key: node[key] for key in (*KEPT, *BOUNDS, *EXTENSIONS) if key in node}
-    if isinstance(result.get("default"), dict):
-        result["default"] = {}  # the server fills it from the defaults of its own fields
+    if isinstance(default := result.get("default"), dict):
+        # The server fills {} from the defaults of its fields, but checks the default against the object's rules before.
+        ruled = "x-kubernetes-validations" in result
+        result["default"] = {k: v for k, v in default.items() if v is not None} if ruled else {}
     if result.get("default", 0) is None:
         del result["default"]
     if result.get("additionalProperties") is False:

@@ -79,7 +79,7 @@ class Checkpoint(Schema):
         json_schema_extra=rules(
             cel(
                 "!has(self.memory) || !has(self.memory.everySteps) || !has(self.every) || !has(self.every.steps)"
-                " || self.every.steps % self.memory.everySteps == 0",
+                " || self.memory.everySteps < 1 || self.every.steps % self.memory.everySteps == 0",
                 "checkpoint.every.steps must be a multiple of checkpoint.memory.everySteps: uploads start from memory;"
                 " change one of the two",
             )
@@ -392,7 +392,7 @@ class JobSpec(Schema):
                 " command for your own script",
             ),
             cel(
-                "!has(self.command) || !has(self.checkpoint)",
+                "!has(self.command) || has(self.training) || !has(self.checkpoint)",
                 "checkpoint belongs to the built-in trainer; remove it: a command keeps its own checkpoints",
             ),
         )

@@ -26,11 +26,11 @@ class Model(Schema):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "self.routedExperts % self.expertGroups == 0",
+                "self.expertGroups < 1 || self.routedExperts % self.expertGroups == 0",
                 "training.model.routedExperts must be a multiple of expertGroups; change one of the two",
             ),
             cel(
-                "self.topGroups <= self.expertGroups",
+                "self.expertGroups < 1 || self.topGroups <= self.expertGroups",
                 "training.model.topGroups must not exceed expertGroups; lower topGroups",
             ),
             cel(
