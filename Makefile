@@ -26,10 +26,10 @@ images: setup ## build both images into the local cluster
 	python3 deploy/localcluster build-image operator && python3 deploy/localcluster build-image trainer
 
 demo: setup ## a cluster, the chart, a job that trains, loses a rank and goes on
-	$(IN_VENV) python -m tools.demo up
+	$(IN_VENV) python -m tools.demo
 
 demo-down:  ## remove the demo and the local cluster
-	python3 -m tools.demo down
+	python3 deploy/localcluster down
 
 bench: setup ## the measurements of docs/benchmarks.md
 	$(IN_VENV) python -m tools.bench

@@ -16,6 +16,7 @@ RULES = (
     suspending.suspended,
     suspending.resumed,
     ending.past_deadline,
+    starting.surplus_pods,
     ending.succeeded,
     failing.failed,
     progress.running,

@@ -6,7 +6,7 @@ from ciuic_api.lineage import Attempt
 from ciuic_api.protocol import RANKS_REMAIN, AgentState, Report, RunState, StoreState
 from ciuic_api.reasons import Reason
 
-from ..health import current_agents, current_pods
+from ..health import current_agents, current_pods, is_alive
 from ..manifests import pod_template_hash
 from ..model import Action, CreatePod, DeletePod, Plan, Pod, World
 from ..status import LINEAGE_KEPT, changed, with_link
@@ -31,6 +31,17 @@ def old_pods(world: World) -> Plan | None:
     names = ", ".join(sorted(world.foreign_pods)[:4])
     message = f"waiting for {len(world.foreign_pods)} pods of a deleted job of this name to end: {names}"
     return say(world, status, _state(status), Reason.WAITING_FOR_OLD_PODS, message, recheck_after=1.0)
+
+
+def surplus_pods(world: World) -> Plan | None:
+    """Two living pods of one slot, as a repeated creation could make them: the older number goes."""
+    status, living = world.job.status, current_pods(world)
+    extra = [pod for pod in world.pods if is_alive(pod) and pod.uid != living[pod.slot].uid]
+    if not extra:
+        return None
+    actions = tuple(DeletePod(name=pod.name, uid=pod.uid, why="its slot has a newer pod") for pod in extra)
+    reason = Reason.named(status.reason) if status.reason else Reason.CREATING_PODS
+    return say(world, status, status.state, reason, status.message, actions=actions, recheck_after=1.0)
 
 
 def missing_pods(world: World) -> Plan | None:

@@ -709,6 +709,12 @@ ROWS = [
         every(creates(2), lambda p: p.status.attempt == 2),
     ),
     Row(
+        "two pods of one slot",
+        world(job(status()), (pod(0), pod(1), pod(1, 5)), {0: trains(0), 1: trains(1)}),
+        Reason.TRAINING,
+        every(deletes("tiny-1-1"), attempt(1, True, State.RUNNING)),
+    ),
+    Row(
         "the run was taken by another job",
         world(
             job(restarting()),
