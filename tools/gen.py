@@ -54,7 +54,7 @@ def crd() -> dict[str, Any]:
 
 
 def to_yaml(document: Any) -> str:
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
 
 
 def outputs(helm: str | None) -> dict[Path, str]:
@@ -117,27 +117,36 @@ def difference(path: Path, wanted: str) -> str | None:
     found = path.read_text() if path.exists() else ""
     if found == wanted:
         return None
-    lines = list(difflib.unified_diff(found.splitlines(), wanted.splitlines(), "committed", "generated", lineterm="", n=1))
+    lines = list(
+        difflib.unified_diff(found.splitlines(), wanted.splitlines(), "committed", "generated", lineterm="", n=1)
+    )
     return f"{path.relative_to(ROOT)} is not what the models and the chart make:\n  " + "\n  ".join(lines[:12])
+
+
+def check(helm: str | None) -> list[str]:
+    """What is wrong with the committed files, a paragraph each."""
+    return [problem for path, text in outputs(helm).items() if (problem := difference(path, text))]
+
+
+def write(helm: str | None) -> list[Path]:
+    """Writes what differs. Returns the files that need Helm and did not get it."""
+    kept = [] if helm else [path for path in (INSTALL, LABEL_POLICY) if _stale(path)]
+    for path, text in outputs(helm).items():
+        if path not in kept and difference(path, text):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return kept
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a committed file differs")
-    checking = parser.parse_args().check
     helm = find_helm()
-    wanted = outputs(helm)
-    if checking:
-        if problems := [problem for path, text in wanted.items() if (problem := difference(path, text))]:
+    if parser.parse_args().check:
+        if problems := check(helm):
             raise SystemExit("\n".join([*problems, "run `make gen` and commit what it writes"]))
-        return
-    without_helm = not helm and [path for path in (INSTALL, LABEL_POLICY) if _stale(path)]
-    for path, text in wanted.items():
-        if path not in (without_helm or ()) and difference(path, text):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            print(f"wrote {path.relative_to(ROOT)}")
-    if without_helm:
+    elif write(helm):
         raise SystemExit(
             "the chart has changed and there is no helm to render deploy/install.yaml with: `make demo` builds one into"
             " the cache; or put one on PATH, and run `make gen` again"

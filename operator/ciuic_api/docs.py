@@ -54,7 +54,11 @@ def api_markdown() -> str:
     parts.append("## status\n")
     parts.append("Written by the operator alone. Nothing in it is for people to edit.\n")
     rows = [
-        (row.field.replace("`", f"`{path.removeprefix('status').lstrip('.')}.", 1).replace("`.", "`"), row.type, row.meaning)
+        (
+            row.field.replace("`", f"`{path.removeprefix('status').lstrip('.')}.", 1).replace("`.", "`"),
+            row.type,
+            row.meaning,
+        )
         for path, node in _objects("status", status)
         for row in _rows(path, node)
     ]

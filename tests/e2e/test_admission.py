@@ -58,7 +58,10 @@ def env(name: str) -> Json:
 SCRIPT: Json = {"training": None, "checkpoint": None, "command": ["python", "train.py"]}
 
 REFUSED: dict[str, tuple[Json, str]] = {
-    "negative nodes": (job(nodes=-1), "spec.nodes: Invalid value: -1: nodes must be from 1 to 4096; it is the number of rank pods"),
+    "negative nodes": (
+        job(nodes=-1),
+        "spec.nodes: Invalid value: -1: nodes must be from 1 to 4096; it is the number of rank pods",
+    ),
     "nodes missing": (job(nodes=None), "spec.nodes: Required value"),
     "too many ranks": (job(ranksPerNode=65), "ranksPerNode must be from 1 to 64"),
     "command and training": (
@@ -70,7 +73,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
         job(training={"steps": 10, "model": {"hidenSize": 64}}),
         'unknown field "spec.training.model.hidenSize"',
     ),
-    "accelerator": (job(accelerator="tpu"), 'spec.accelerator: Unsupported value: "tpu": supported values: "nvidia", "ascend"'),
+    "accelerator": (
+        job(accelerator="tpu"),
+        'spec.accelerator: Unsupported value: "tpu": supported values: "nvidia", "ascend"',
+    ),
     "experts": (
         job(training={"steps": 10, "model": {"routedExperts": 9, "expertGroups": 2}}),
         "training.model.routedExperts must be a multiple of expertGroups; change one of the two",
@@ -380,5 +386,14 @@ def test_a_job_from_before_the_policies_can_be_deleted(kubectl: Command, namespa
     kubectl("-n", namespace, "delete", "dsj", "bad-input", "--wait=false")
     wrong = json.dumps({"metadata": {"labels": {"ciuic.io/watchdog": "yes"}}})
     kubectl("-n", namespace, "patch", "dsj", "bad-input", "--type=merge", "-p", wrong)
-    kubectl("-n", namespace, "patch", "dsj", "bad-input", "--type=json", "-p", '[{"op":"remove","path":"/metadata/finalizers"}]')
+    kubectl(
+        "-n",
+        namespace,
+        "patch",
+        "dsj",
+        "bad-input",
+        "--type=json",
+        "-p",
+        '[{"op":"remove","path":"/metadata/finalizers"}]',
+    )
     kubectl("-n", namespace, "wait", "--for=delete", "dsj/bad-input", "--timeout=30s")
