@@ -1,0 +1,143 @@
+"""What is known of one job, gathered into one frozen World. Called by `reconcile` before each decision.
+
+Everything comes parsed from the caches and the hub; the only calls made here are the two reads that must be live: whether
+a run's former owner still lives, and whether a pod that took one of our names is still there.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from .errors import NotFound
+from .health import current_agents
+from .jobs import Jobs
+from .kube import JobKey
+from .model import Agent, Job, Node, Pod, World
+from .objects import NO_SLOT, NodeRecord, PodRecord
+from .parse import Parsed
+from .watches import Store
+
+OWNER_SECONDS = 5.0
+"""How long an answer `the owner lives` is believed. A UID that is gone never comes back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    world: World
+    version: str
+    """resourceVersion that the decision rests on."""
+    unreadable: str = ""
+    """A sentence when the job must be left alone, because what it says of existing pods or attempts is not known."""
+    status_unreadable: bool = False
+
+
+class Observe:
+    def __init__(
+        self,
+        *,
+        jobs: Jobs,
+        pods: Store[PodRecord],
+        nodes: Store[NodeRecord],
+        agents: Callable[[str], Mapping[str, Agent]],
+        hub_seconds: Callable[[], float],
+        list_jobs: Callable[[], Awaitable[tuple[int, tuple[JobKey, ...]]]],
+        read_pod: Callable[[str, str], Awaitable[PodRecord]],
+        cluster: str,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs = jobs
+        self._pods = pods
+        self._nodes = nodes
+        self._agents = agents
+        self._hub_seconds = hub_seconds
+        self._list_jobs = list_jobs
+        self._read_pod = read_pod
+        self._cluster = cluster
+        self._now = now
+        self._clock = clock
+        self._owners: dict[str, tuple[bool, float]] = {}
+        self._taken: dict[str, set[str]] = {}
+        """Names that the job wanted for pods and that others had, by job UID."""
+
+    async def __call__(self, uid: str) -> Observation | None:
+        """None when the job does not exist any more."""
+        parsed = self._jobs.get(uid)
+        if parsed is None:
+            return None
+        pods = tuple(
+            sorted(
+                (r.pod for r in self._pods.by("owner", uid) if NO_SLOT not in (r.pod.slot, r.pod.incarnation)),
+                key=lambda pod: (pod.slot, pod.incarnation),
+            )
+        )
+        heard = self._agents(uid)
+        world = World(
+            now=self._now(),
+            job=parsed.job,
+            pods=pods,
+            agents={pod.uid: heard[pod.uid] for pod in pods if pod.uid in heard},
+            nodes=self._nodes_of(pods),
+            cluster=self._cluster,
+            hub_started_seconds_ago=self._hub_seconds(),
+        )
+        world = replace(
+            world, owner_alive=await self._owner_alive(world), foreign_pods=await self._foreign_pods(parsed.job)
+        )
+        return Observation(
+            world=world,
+            version=parsed.version,
+            unreadable=_unreadable(parsed, world),
+            status_unreadable=bool(parsed.status_unreadable),
+        )
+
+    def taken(self, job_uid: str, pod_name: str) -> None:
+        """A pod could not be created: its name belongs to somebody else."""
+        self._taken.setdefault(job_uid, set()).add(pod_name)
+
+    def forget(self, job_uid: str) -> None:
+        self._taken.pop(job_uid, None)
+
+    def _nodes_of(self, pods: Iterable[Pod]) -> dict[str, Node]:
+        names = {pod.node for pod in pods if pod.node is not None}
+        return {name: record.node for name in names for record in self._nodes.by("name", name)}
+
+    async def _owner_alive(self, world: World) -> bool | None:
+        """Asked only when slot 0 says that another job of this cluster owns the run."""
+        agent = current_agents(world).get(0)
+        run = agent.report.run if agent is not None else None
+        owner = run.owner if run is not None else None
+        if owner is None or owner.uid == world.job.uid or owner.cluster != world.cluster:
+            return None
+        known = self._owners.get(owner.uid)
+        if known is not None and (not known[0] or self._clock() - known[1] < OWNER_SECONDS):
+            return known[0]
+        _, keys = await self._list_jobs()
+        alive = any(key.uid == owner.uid for key in keys)
+        self._owners[owner.uid] = (alive, self._clock())
+        return alive
+
+    async def _foreign_pods(self, job: Job) -> tuple[str, ...]:
+        """Pods that carry this job's name but belong to another object, and others that have a name we wanted."""
+        foreign = {r.pod.name for r in self._pods.by("job", (job.namespace, job.name)) if r.owner != job.uid}
+        for name in sorted(self._taken.get(job.uid, set()) - foreign):
+            try:
+                pod = await self._read_pod(job.namespace, name)
+            except NotFound:
+                self._taken[job.uid].discard(name)
+                continue
+            if pod.owner == job.uid:
+                self._taken[job.uid].discard(name)
+            else:
+                foreign.add(name)
+        return tuple(sorted(foreign))
+
+
+def _unreadable(parsed: Parsed, world: World) -> str:
+    if parsed.status_unreadable:
+        return parsed.status_unreadable
+    # Before anything exists the planner may say what is wrong; afterwards it would judge pods by a spec that is none.
+    if parsed.spec_unreadable and (world.pods or parsed.job.status.attempt > 0):
+        return parsed.spec_unreadable
+    return ""
