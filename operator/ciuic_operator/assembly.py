@@ -17,6 +17,7 @@ from .metrics import Metrics
 from .model import Job, PodBody
 from .objects import NodeRecord, PodRecord, node_record, pod_record
 from .observe import Observe
+from .obstacles import Obstacles
 from .probes import SILENT_SECONDS, Check, progress
 from .reconcile import Reconciler
 from .settings import Settings
@@ -63,11 +64,17 @@ def assemble(
             for pod in pods.by("node", record.node.name):
                 reconciler.wake(pod.owner)
 
+    def forget(job_uid: str) -> None:
+        hub.forget_job(job_uid)
+        execute.forget(job_uid)
+        obstacles.forget(job_uid)
+
     def render(job: Job, slot: int, incarnation: int) -> PodBody:
         return rank_pod(job, slot, incarnation, platform)
 
     platform = Platform(hub_url=chosen.hub_url, hub_ca_pem=authority_pem.decode(), cluster=cluster)
     jobs = Jobs()
+    obstacles = Obstacles()
     pods: Store[PodRecord] = Store(
         {
             "owner": lambda record: record.owner,
@@ -96,6 +103,7 @@ def assemble(
         hub_seconds=hub.running_seconds,
         list_jobs=kube.list_job_keys,
         read_pod=kube.get_pod,
+        obstacles=obstacles,
         cluster=cluster,
         now=now,
     )
@@ -105,7 +113,7 @@ def assemble(
         pods=pods,
         render=render,
         publish=hub.publish,
-        taken=observe.taken,
+        obstacles=obstacles,
         events=events,
         metrics=metrics,
         exit_hook=chosen.exit_hook,
@@ -118,7 +126,7 @@ def assemble(
         events=events,
         metrics=metrics,
         read_job=kube.get_job,
-        forget=hub.forget_job,
+        forget=forget,
     )
     sweep = Sweep(
         jobs=jobs,

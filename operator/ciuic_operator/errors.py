@@ -8,6 +8,11 @@ class OperatorError(Exception):
 class KubeError(OperatorError):
     """A call to the API server did not succeed; the message holds the call and the server's words."""
 
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words or message
+        """What the server said, without the call: what a user can be told."""
+
 
 class NotFound(KubeError):
     pass
@@ -36,8 +41,8 @@ class Gone(KubeError):
 class Unavailable(KubeError):
     """No answer, a 5xx or a 429: worth trying again."""
 
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, words: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, words)
         self.retry_after = retry_after
 
 

@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 from ciuic_api.jobstatus import TERMINAL, JobStatus
 from ciuic_api.names import pod_name
 from ciuic_api.protocol import Directive
-from ciuic_api.reasons import Reason
 
 from .errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from .events import Events
@@ -23,6 +22,7 @@ from .kube import JsonObject
 from .metrics import Metrics
 from .model import Action, CreatePod, DeleteJob, DeletePod, EmitEvent, Job, Plan, PodBody, World
 from .objects import PodRecord
+from .obstacles import Obstacles
 from .settings import ExitHook
 from .watches import Store
 
@@ -75,7 +75,7 @@ class Execute:
         pods: Store[PodRecord],
         render: Callable[[Job, int, int], PodBody],
         publish: Callable[[str, Mapping[str, Directive]], None],
-        taken: Callable[[str, str], None],
+        obstacles: Obstacles,
         events: Events,
         metrics: Metrics,
         exit_hook: ExitHook | None = None,
@@ -88,8 +88,7 @@ class Execute:
         self._render = render
         """Job, slot and incarnation to the pod's body."""
         self._publish = publish
-        self._taken = taken
-        """Called with job UID and pod name when that name belongs to somebody else."""
+        self._obstacles = obstacles
         self._events = events
         self._metrics = metrics
         self._exit_hook = exit_hook
@@ -190,12 +189,15 @@ class Execute:
         except AlreadyExists:
             record = await self._kube.get_pod(job.namespace, name)
             if record.owner != job.uid:
-                self._taken(job.uid, name)
+                self._obstacles.name_taken(job.uid, name)
                 return
         except (Forbidden, Invalid) as error:
-            # Quota or an admission policy: only the server's words tell the user what to change.
-            await self._events.emit(job, Reason.POD_CONFIG_ERROR, f"pod {name} is refused: {error}", warning=True)
-            raise
+            # Quota or an admission policy: the server's words tell the user what to change. Without the pod's number
+            # they are the same each time.
+            words = error.words.replace(f'"{name}" ', "")
+            self._obstacles.refuse(job.uid, words)
+            raise type(error)(f"pods are refused: {words}", words) from error
+        self._obstacles.refuse(job.uid, "")
         # The next decision must see it, or the slot would get another pod.
         self._pods.learn(record)
 

@@ -100,7 +100,8 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 class Page(msgspec.Struct, frozen=True):
     metadata: ListMeta
-    items: tuple[msgspec.Raw, ...] = ()
+    items: tuple[msgspec.Raw, ...] | None = None
+    """The server writes null for an empty list."""
 
 
 class JobKey(msgspec.Struct, frozen=True, rename="camel"):
@@ -118,7 +119,7 @@ class _JobItem(msgspec.Struct, frozen=True):
 
 class _JobPage(msgspec.Struct, frozen=True):
     metadata: ListMeta
-    items: tuple[_JobItem, ...] = ()
+    items: tuple[_JobItem, ...] | None = None
 
 
 class _Review(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ class Kube:
         query = [("limit", str(PAGE))]
         while True:
             page = _decode_jobs(await self._transport.call("GET", JOBS.path(), query, accept=METADATA_LIST))
-            keys += [item.metadata for item in page.items]
+            keys += [item.metadata for item in page.items or ()]
             if not page.metadata.next_page:
                 return int(page.metadata.resource_version), tuple(keys)
             query = [("limit", str(PAGE)), ("continue", page.metadata.next_page)]

@@ -7,7 +7,7 @@ deleted job leaves nothing behind.
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -46,6 +46,7 @@ class _JobSeries(Collector):
 
 class Metrics:
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         into = self.registry = CollectorRegistry()
         self._reconciles = Counter("deepseekjob_reconciles", "Decisions, by reason.", ["reason"], registry=into)
         self._errors = Counter(

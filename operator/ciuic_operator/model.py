@@ -91,6 +91,8 @@ class World:
     """Whether a job with the UID named by the run's owner lives in this cluster, from a live read; None: not asked."""
     foreign_pods: tuple[str, ...] = ()
     """Names of pods of ours that exist under another owner UID: an older job of this name still ends."""
+    refused: str = ""
+    """The server's words when it refused a pod of this job last (quota, an admission policy); empty since it took one."""
     hub_started_seconds_ago: float = 1e9
     """How long this operator process has been listening. Shortly after its start, silence means nothing."""
 

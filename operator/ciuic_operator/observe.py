@@ -15,6 +15,7 @@ from .jobs import Jobs
 from .kube import JobKey
 from .model import Agent, Job, Node, Pod, World
 from .objects import NO_SLOT, NodeRecord, PodRecord
+from .obstacles import Obstacles
 from .parse import Parsed
 from .watches import Store
 
@@ -43,6 +44,7 @@ class Observe:
         hub_seconds: Callable[[], float],
         list_jobs: Callable[[], Awaitable[tuple[int, tuple[JobKey, ...]]]],
         read_pod: Callable[[str, str], Awaitable[PodRecord]],
+        obstacles: Obstacles,
         cluster: str,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
@@ -54,12 +56,11 @@ class Observe:
         self._hub_seconds = hub_seconds
         self._list_jobs = list_jobs
         self._read_pod = read_pod
+        self._obstacles = obstacles
         self._cluster = cluster
         self._now = now
         self._clock = clock
         self._owners: dict[str, tuple[bool, float]] = {}
-        self._taken: dict[str, set[str]] = {}
-        """Names that the job wanted for pods and that others had, by job UID."""
 
     async def __call__(self, uid: str) -> Observation | None:
         """None when the job does not exist any more."""
@@ -80,6 +81,7 @@ class Observe:
             agents={pod.uid: heard[pod.uid] for pod in pods if pod.uid in heard},
             nodes=self._nodes_of(pods),
             cluster=self._cluster,
+            refused=self._obstacles.refused(uid),
             hub_started_seconds_ago=self._hub_seconds(),
         )
         world = replace(
@@ -91,13 +93,6 @@ class Observe:
             unreadable=_unreadable(parsed, world),
             status_unreadable=bool(parsed.status_unreadable),
         )
-
-    def taken(self, job_uid: str, pod_name: str) -> None:
-        """A pod could not be created: its name belongs to somebody else."""
-        self._taken.setdefault(job_uid, set()).add(pod_name)
-
-    def forget(self, job_uid: str) -> None:
-        self._taken.pop(job_uid, None)
 
     def _nodes_of(self, pods: Iterable[Pod]) -> dict[str, Node]:
         names = {pod.node for pod in pods if pod.node is not None}
@@ -121,14 +116,14 @@ class Observe:
     async def _foreign_pods(self, job: Job) -> tuple[str, ...]:
         """Pods that carry this job's name but belong to another object, and others that have a name we wanted."""
         foreign = {r.pod.name for r in self._pods.by("job", (job.namespace, job.name)) if r.owner != job.uid}
-        for name in sorted(self._taken.get(job.uid, set()) - foreign):
+        for name in sorted(self._obstacles.taken(job.uid) - foreign):
             try:
                 pod = await self._read_pod(job.namespace, name)
             except NotFound:
-                self._taken[job.uid].discard(name)
+                self._obstacles.name_free(job.uid, name)
                 continue
             if pod.owner == job.uid:
-                self._taken[job.uid].discard(name)
+                self._obstacles.name_free(job.uid, name)
             else:
                 foreign.add(name)
         return tuple(sorted(foreign))

@@ -94,8 +94,6 @@ class Reconciler:
         if parsed is not None:
             log.info("%s/%s: deleted", parsed.job.namespace, parsed.job.name)
         self._jobs.gone(uid)
-        self._execute.forget(uid)
-        self._observe.forget(uid)
         self._forget(uid)
         if loop.task is not None and loop.task is not asyncio.current_task():
             loop.task.cancel()

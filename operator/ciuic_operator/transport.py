@@ -125,12 +125,13 @@ def _refusal(method: str, path: str, response: aiohttp.ClientResponse, content: 
         status = _decode_status(content)
     except msgspec.DecodeError:
         status = _Status(message=content[:200].decode(errors="replace"))
-    message = f"{method} {path}: {response.status} {status.message or response.reason}"
+    words = status.message or response.reason or ""
+    message = f"{method} {path}: {response.status} {words}"
     if response.status == 429 or response.status >= 500:
         after = response.headers.get("Retry-After", "")
-        return Unavailable(message, float(after) if after.isdecimal() else 0.0)
+        return Unavailable(message, words, float(after) if after.isdecimal() else 0.0)
     if response.status == 409:
-        return AlreadyExists(message) if status.reason == "AlreadyExists" else Conflict(message)
+        return AlreadyExists(message, words) if status.reason == "AlreadyExists" else Conflict(message, words)
     kinds: dict[int, type[KubeError]] = {
         400: Invalid,
         401: Forbidden,
@@ -139,4 +140,4 @@ def _refusal(method: str, path: str, response: aiohttp.ClientResponse, content: 
         410: Gone,
         422: Invalid,
     }
-    return kinds.get(response.status, KubeError)(message)
+    return kinds.get(response.status, KubeError)(message, words)

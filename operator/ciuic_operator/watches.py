@@ -193,7 +193,7 @@ class Watch(Generic[R]):
         records: list[R] = []
         version = ""
         async for page in self._pages():
-            records += [record for raw in page.items if (record := self._parsed(raw)) is not None]
+            records += [record for raw in page.items or () if (record := self._parsed(raw)) is not None]
             version = page.metadata.resource_version
         self._store.replace(records, int(version))
         self._progressed()

@@ -60,14 +60,18 @@ def missing_pods(world: World) -> Plan | None:
         pod_template_hash=status.pod_template_hash or pod_template_hash(job),
     )
     many = f"pods of slots {missing[0]} to {missing[-1]}" if len(missing) > 1 else f"the pod of slot {missing[0]}"
+    reason, message = Reason.CREATING_PODS, f"creating {many}"
+    if world.refused:
+        reason, message = Reason.POD_CONFIG_ERROR, f"{many} can not be created: {world.refused}"
     return say(
         world,
         status,
         _state(status),
-        Reason.CREATING_PODS,
-        f"creating {many}",
+        reason,
+        message,
         actions=tuple(actions),
         urgent=True,
+        warning=bool(world.refused),
         recheck_after=1.0,
     )
 

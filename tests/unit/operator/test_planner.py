@@ -125,6 +125,12 @@ ROWS = [
         every(creates(0, 1), lambda p: p.status.next_incarnation == 2 and p.urgent),
     ),
     Row(
+        "a quota that refuses the pods is said, and they are tried again",
+        world(job(), refused="pods is forbidden: exceeded quota: pods"),
+        Reason.POD_CONFIG_ERROR,
+        every(creates(0, 1), says("exceeded quota"), lambda p: p.urgent),
+    ),
+    Row(
         "pods of a deleted namesake end first",
         world(job(), foreign_pods=("tiny-0-0",)),
         Reason.WAITING_FOR_OLD_PODS,
