@@ -75,11 +75,12 @@ class _Connection:
     """Set when the current directive is to be sent."""
 
 
-def _unreadable(close_code: int | None, peer: Peer) -> Refused:
+def _unreadable(error: object, peer: Peer) -> Refused:
     """The frame itself was refused by the WebSocket layer, which has closed the connection."""
-    if close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+    code = error.code if isinstance(error, aiohttp.WebSocketError) else None
+    if code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
         return Refused(400, "oversize", f"a message of more than {protocol.MAX_REPORT_BYTES} bytes", str(peer))
-    return Refused(400, "garbage", f"not a WebSocket message (close code {close_code})", str(peer))
+    return Refused(400, "garbage", f"no WebSocket message: {error}", str(peer))
 
 
 class Hub:
@@ -225,7 +226,7 @@ class Hub:
             if self._connections.get(peer.pod_uid) is not connection:
                 return
             if message.type is aiohttp.WSMsgType.ERROR:
-                self._refuse(_unreadable(socket.close_code, peer))
+                self._refuse(_unreadable(message.data, peer))
             if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                 return
             try:

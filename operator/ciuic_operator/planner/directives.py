@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ciuic_api.job import CleanPods
 from ciuic_api.jobstatus import TERMINAL, JobStatus, State
 from ciuic_api.lineage import CheckpointId
 from ciuic_api.protocol import AgentState, Directive, Owner, Report, Restore
@@ -38,6 +39,8 @@ def _directive(
     job = world.job
     checkpoint = job.spec.checkpoint
     run = first.run if first is not None else None
+    over = status.state in TERMINAL
+    finish = over and job.spec.run_policy.clean_pods is not CleanPods.NONE
     return Directive(
         attempt=status.attempt,
         run=_runs(status),
@@ -48,10 +51,10 @@ def _directive(
         lineage=known_attempts(status, run)[-32:],
         claim=slot == 0 and status.attempt > 0 and checkpoint is not None and checkpoint.path is not None,
         take_over=takeable(world, run.owner if run is not None else None),
-        stop=status.state is State.SUSPENDING and status.released,
+        stop=status.released and (status.state is State.SUSPENDING or (over and not finish)),
         grace_seconds=GRACE_SECONDS,
         keep_last=checkpoint.keep.last if checkpoint is not None else 3,
-        finish=status.state in TERMINAL and job.spec.run_policy.clean_pods != "None",
+        finish=finish,
     )
 
 

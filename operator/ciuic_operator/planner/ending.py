@@ -5,6 +5,7 @@ from ciuic_api.jobstatus import TERMINAL, State
 from ciuic_api.protocol import AgentState, Report
 from ciuic_api.reasons import Reason
 
+from ..health import faults
 from ..model import Action, DeleteJob, DeletePod, Plan, World
 from ..status import changed, seconds_since, timestamp
 from .directives import by_slot
@@ -61,16 +62,24 @@ def past_deadline(world: World) -> Plan | None:
 def succeeded(world: World) -> Plan | None:
     """Complete only when the last checkpoint is safe: until then the pods that hold it stay."""
     status, reports = world.job.status, by_slot(world)
-    if not status.released or len(reports) < world.job.spec.nodes:
+    if not status.released:
         return None
     steps = world.job.spec.training.steps if world.job.spec.training is not None else 0
+    safe = 0 < steps <= (status.last_committed.step if status.last_committed is not None else 0)
+    if safe and faults(world):
+        return _complete(world, "the last step's checkpoint is in S3")  # what is lost after that needs no restart
+    if len(reports) < world.job.spec.nodes:
+        return None
     if not all(_ended_well(report, status.attempt, steps) for report in reports.values()):
         return None
     if not all(report.uploads_done for report in reports.values()):
         message = "all ranks ended well; the last checkpoint is being uploaded"
         return say(world, status, State.RUNNING, Reason.TRAINING, message, recheck_after=5.0)
-    status = changed(status, finished_at=timestamp(world.now))
-    message = f"all {world.job.spec.world_size} ranks ended well"
+    return _complete(world, f"all {world.job.spec.world_size} ranks ended well")
+
+
+def _complete(world: World, message: str) -> Plan:
+    status = changed(world.job.status, finished_at=timestamp(world.now))
     if status.last_committed is not None:
         message += f"; the last checkpoint is step {status.last_committed.step}"
     return say(world, status, State.COMPLETE, Reason.COMPLETED, message, urgent=True, recheck_after=0.0)

@@ -753,6 +753,12 @@ ROWS = [
         says("uploaded"),
     ),
     Row(
+        "a pod lost after the last step was committed",
+        world(job(status(last_committed=committed(100))), (pod(0),), {0: ended(0, 0, step=100)}),
+        Reason.COMPLETED,
+        lambda p: p.status.state is State.COMPLETE,
+    ),
+    Row(
         "a complete job is left alone",
         world(job(status(State.COMPLETE, reason="Completed", finished_at="2026-11-30T11:59:50Z")), PODS, {}),
         Reason.COMPLETED,
