@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcluster import archives, packages, registries
+from localcluster import archives, mounts, packages, registries
 from localcluster.configs import PAUSE_IMAGE
 from localcluster.layout import HERE, Layout
 from localcluster.output import Failure, progress, say
@@ -22,7 +22,8 @@ ROOT = HERE.parent.parent
 SUITE = "bookworm"
 # Everything that the Dockerfiles of this project install with apt, so that with this base they install nothing.
 BASE_PACKAGES = (
-    "bible-kjv", "ca-certificates", "g++", "iproute2", "python3", "python3-dev", "python3-venv",
+    "bible-kjv", "ca-certificates", "g++", "ibverbs-providers", "iproute2", "libibverbs1", "python3", "python3-dev",
+    "python3-venv",
 )  # fmt: skip
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -90,8 +91,10 @@ def ensure_base(layout: Layout) -> str:
         return name
     packages.ensure(layout, packages.NEEDED_FOR_BASE_IMAGE)
     making = layout.cache / "base-making"
+    mounts.unmount_below(making)
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
+    _checked(["mount", "-t", "tmpfs", "-o", "size=2g", "base-making", str(making)])  # dpkg syncs each file to disk
     root, layer, log = making / "root", making / "layer.tar", layout.log / "debootstrap.log"
     command = [
         "debootstrap", "--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", SUITE, str(root),
@@ -115,7 +118,8 @@ def ensure_base(layout: Layout) -> str:
         (root / "etc/hostname").write_text("localhost\n")
         _checked(["tar", "--create", "--numeric-owner", "--file", str(layer), "--directory", str(root), "."])
         _import(layout, name, layer, {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]})
-    shutil.rmtree(making)
+    mounts.unmount_below(making)
+    making.rmdir()
     return name
 
 
