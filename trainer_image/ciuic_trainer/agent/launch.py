@@ -1,0 +1,113 @@
+"""What the ranks of an attempt are started with: command, environment, files. Used by `runtime`."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ciuic_api.accelerators import VENDORS
+from ciuic_api.agent_config import ENV as CONFIG_ENV
+from ciuic_api.agent_config import AgentConfig
+from ciuic_api.protocol import Directive
+from ciuic_trainer.shared import progress
+from ciuic_trainer.shared.memory_tier import MemoryTier
+from ciuic_trainer.shared.rank_env import RankEnv
+
+SECRET_PREFIXES = ("AWS_",)
+
+
+@dataclass(frozen=True)
+class RankStart:
+    number: int
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    progress_file: Path
+
+
+class Launch:
+    def __init__(self, config: AgentConfig, environ: Mapping[str, str], memory: Path, scratch: Path) -> None:
+        self._config = config
+        self._environ = environ
+        self._memory = memory
+        self._scratch = scratch
+        self.socket_path = scratch / "messages.sock"
+        scratch.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def world_size(self) -> int:
+        return self._config.nodes * self._config.ranks_per_node
+
+    def tiers(self, slot: int) -> dict[int, MemoryTier]:
+        """The memory tier of each rank of the slot."""
+        first = slot * self._config.ranks_per_node
+        numbers = range(first, first + self._config.ranks_per_node)
+        return {number: MemoryTier(self._memory / f"rank-{number:05d}", number, self.world_size) for number in numbers}
+
+    def rendezvous(self) -> str:
+        """Address of this pod and a port that is free now, should it be slot 0."""
+        address = self._environ.get("CIUIC_POD_IP") or "127.0.0.1"
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            return f"{address}:{probe.getsockname()[1]}"
+
+    def ranks(self, directive: Directive) -> list[RankStart]:
+        """Writes the files that ranks read, and says how to start them."""
+        folder = self._scratch / f"attempt-{directive.attempt}"
+        folder.mkdir(parents=True, exist_ok=True)
+        training = None
+        if self._config.training is not None:
+            training = folder / "training.json"
+            training.write_text(json.dumps(self._config.training))
+        address, _, port = directive.rendezvous.rpartition(":")
+        base = self._base_environ()
+        starts = []
+        for local in range(self._config.ranks_per_node):
+            number = directive.slot * self._config.ranks_per_node + local
+            record = folder / f"progress-{number:05d}"
+            progress.create(record)
+            rank = RankEnv(
+                rank=number,
+                world_size=self.world_size,
+                local_rank=local,
+                local_world_size=self._config.ranks_per_node,
+                node_rank=directive.slot,
+                master_addr=address,
+                master_port=int(port),
+                attempt=directive.attempt,
+                progress_file=record,
+                messages_socket=self.socket_path,
+                memory_tier_dir=self._memory / f"rank-{number:05d}",
+                training_file=training,
+                restore=directive.restore.checkpoint if directive.restore else None,
+                checkpoint_every_steps=self._config.checkpoint_every_steps,
+                memory_every_steps=self._config.memory_every_steps,
+                accelerator=self._config.accelerator,
+                contract=self._config.contract,
+                job=f"{self._config.namespace}/{self._config.job}",
+                grace_seconds=self._config.grace_seconds,
+            )
+            starts.append(RankStart(number, self._command(), base | rank.to_environ(), record))
+        return starts
+
+    def _command(self) -> tuple[str, ...]:
+        return self._config.command or (sys.executable, "-u", "-m", "ciuic_trainer.train")
+
+    def _base_environ(self) -> dict[str, str]:
+        """The container's environment without what is the agent's own; what the user has set there wins."""
+        base = {
+            name: value
+            for name, value in self._environ.items()
+            if name != CONFIG_ENV and not name.startswith(SECRET_PREFIXES)
+        }
+        vendor = VENDORS[self._config.accelerator]
+        if self._config.interface is not None:
+            for name, prefix in vendor.interface_env:
+                base.setdefault(name, f"{prefix}{self._config.interface}")
+        cores = len(os.sched_getaffinity(0))
+        base.setdefault("OMP_NUM_THREADS", str(max(1, cores // self._config.ranks_per_node)))
+        base.setdefault("DS_ACCELERATOR", vendor.device)
+        base.setdefault("PYTHONUNBUFFERED", "1")
+        return base
