@@ -145,6 +145,8 @@ async def watch_jobs(chosen: Settings, parts: Parts, stop: asyncio.Event, stop_k
             clusterwide=True,
             standalone=True,
             stop_flag=stop_kopf,
+            # By itself kopf looks for the user's name, which a container's user need not have.
+            identity=chosen.pod_name or "deepseekjob",
             ready_flag=ready,
         )
     finally:
