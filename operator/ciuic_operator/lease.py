@@ -7,6 +7,7 @@ the Lease was seen unchanged here.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -161,7 +162,8 @@ class Lease:
         if spec.get("holderIdentity") != self._identity:
             spec["acquireTime"] = moment
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
-        spec |= {"holderIdentity": self._identity, "renewTime": moment, "leaseDurationSeconds": int(self._seconds)}
+        lasts = max(1, math.ceil(self._seconds))  # the server takes whole seconds only
+        spec |= {"holderIdentity": self._identity, "renewTime": moment, "leaseDurationSeconds": lasts}
         meta: dict[str, Any] = dict((old or {}).get("metadata") or {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE})
         meta["annotations"] = {**(meta.get("annotations") or {}), ANNOTATION_RELEASE: self._release}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}

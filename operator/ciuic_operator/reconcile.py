@@ -160,6 +160,7 @@ class Reconciler:
         except Exception as error:  # a mistake of ours in one job must not stop the others
             sentence = f"{type(error).__name__}: {error}"
             if loop.complained != sentence:
+                loop.complained = sentence
                 log.exception("%s: a pass failed", self._name(loop.uid))
             return self._failed(loop, error, sentence), True
         loop.failures, loop.complained = 0, ""
