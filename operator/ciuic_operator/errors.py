@@ -10,8 +10,8 @@ class KubeError(OperatorError):
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
-        self.words = words or message
-        """What the server said, without the call: what a user can be told."""
+        self.words = words
+        """What the server said, without the call: what a user can be told. Empty when it said nothing."""
 
 
 class NotFound(KubeError):

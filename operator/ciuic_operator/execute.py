@@ -15,7 +15,7 @@ from ciuic_api.jobstatus import TERMINAL, JobStatus
 from ciuic_api.names import pod_name
 from ciuic_api.protocol import Directive
 
-from .errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
+from .errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from .events import Events
 from .jobs import Jobs
 from .kube import JsonObject
@@ -191,12 +191,14 @@ class Execute:
             if record.owner != job.uid:
                 self._obstacles.name_taken(job.uid, name)
                 return
-        except (Forbidden, Invalid) as error:
-            # Quota or an admission policy: the server's words tell the user what to change. Without the pod's number
-            # they are the same each time.
+        except (Forbidden, Invalid, Unavailable) as error:
+            # Quota, an admission policy, a webhook that fails: the server's words tell the user what to change. Without
+            # the pod's number they are the same each time.
             words = error.words.replace(f'"{name}" ', "")
-            self._obstacles.refuse(job.uid, words)
-            raise type(error)(f"pods are refused: {words}", words) from error
+            if words:
+                self._obstacles.refuse(job.uid, words)
+                raise type(error)(f"pods are refused: {words}", words) from error
+            raise
         self._obstacles.refuse(job.uid, "")
         # The next decision must see it, or the slot would get another pod.
         self._pods.learn(record)

@@ -246,6 +246,17 @@ async def test_a_refused_pod_is_told_in_words_that_stay_the_same() -> None:
     assert cluster.obstacles.refused("u") == ""
 
 
+async def test_an_answer_that_never_came_is_no_refusal() -> None:
+    cluster = Cluster(failing={"create_pod": Unavailable("POST /x: TimeoutError")})
+    with pytest.raises(Unavailable):
+        await cluster.carry_out(plan(CreatePod(slot=0, incarnation=0), urgent=True, next_incarnation=1))
+    assert cluster.obstacles.refused("u") == ""
+    cluster.failing["create_pod"] = Unavailable("POST /x: 500 ...", 'failed calling webhook "policy.example"')
+    with pytest.raises(Unavailable):
+        await cluster.carry_out(plan(CreatePod(slot=0, incarnation=1), urgent=True, next_incarnation=2))
+    assert cluster.obstacles.refused("u") == 'failed calling webhook "policy.example"'
+
+
 async def test_one_failed_action_does_not_hold_up_the_others() -> None:
     cluster = Cluster(failing={"create tiny-0-0": Unavailable("no answer")})
     both = (CreatePod(slot=0, incarnation=0), CreatePod(slot=1, incarnation=1))
