@@ -38,6 +38,14 @@ class Model(Schema):
                 "training.model.expertsPerToken must fit into the experts of topGroups groups; lower expertsPerToken",
             ),
             cel(
+                "self.expertGroups < 1 || self.routedExperts >= 2 * self.expertGroups",
+                "training.model.routedExperts must be at least twice expertGroups; lower expertGroups",
+            ),
+            cel(
+                "self.queryRopeSize % 2 == 0",
+                "training.model.queryRopeSize must be even: positions rotate pairs; add or take one",
+            ),
+            cel(
                 "self.denseLayers <= self.layers",
                 "training.model.denseLayers must not exceed layers; lower denseLayers",
             ),
@@ -136,6 +144,7 @@ class LearningRate(Schema):
 
 
 class Precision(enum.StrEnum):
+    AUTO = "auto"
     BF16 = "bf16"
     FP32 = "fp32"
 
@@ -155,8 +164,9 @@ class Training(Schema):
         int, _integer("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")
     ] = 1
     """Micro-steps per optimizer step."""
-    precision: Precision = Precision.BF16
-    """Of the forward and backward pass. Master weights and optimizer state are always fp32."""
+    precision: Precision = Precision.AUTO
+    """Of the forward and backward pass; auto: bf16 on an accelerator, fp32 on a CPU, where that is twice as fast.
+    Master weights and optimizer state are always fp32."""
     learning_rate: LearningRate = LearningRate()
     weight_decay: Annotated[float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))] = (
         0.1

@@ -1,0 +1,111 @@
+"""DeepSpeed ZeRO stage 3 around the model: settings, optimizer, engine. Called by the loop once per attempt."""
+
+import importlib
+from typing import Any
+
+import deepspeed
+import deepspeed.ops
+import torch
+from deepspeed.runtime import compiler
+
+from ciuic_api.training import Precision, Training
+
+from .device import Device
+from .initialise import check, initialise
+from .model import build_model, choose_expert_path, reset_buffers, transformers_config
+
+_BUCKET_ELEMENTS = 200_000_000
+BETAS = (0.9, 0.95)
+EPSILON = 1e-8
+
+
+def precision_of(training: Training, device: Device) -> torch.dtype:
+    """Type of weights and activations in forward and backward pass."""
+    match training.precision:
+        case Precision.BF16:
+            return torch.bfloat16
+        case Precision.FP32:
+            return torch.float32
+        case Precision.AUTO:
+            return torch.bfloat16 if device.has_bf16 else torch.float32
+
+
+def settings(training: Training, dtype: torch.dtype, device: Device) -> dict[str, Any]:
+    """The ds_config. Accumulation and learning rate are ours: DeepSpeed's own counters and schedulers stay unused."""
+    bucket = min(_BUCKET_ELEMENTS, training.model.parameters())
+    return {
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": training.gradient_clipping,
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {
+            "stage": 3,
+            "overlap_comm": not device.is_cpu,
+            "reduce_bucket_size": bucket,
+            "stage3_prefetch_bucket_size": bucket if not device.is_cpu else 0,
+            "stage3_param_persistence_threshold": 0,  # no parameter is replicated: one rule for all of them
+            "memory_efficient_linear": False,  # recomputation by layer already drops the gathered weights
+            "leaf_module": {"classes": ["DeepseekV3DecoderLayer"]},  # gathered as one, as it is recomputed as one
+        },
+    }
+
+
+def build_engine(training: Training, device: Device) -> Any:
+    """A fresh, initialised and checked engine. All ranks call it together."""
+    preload()
+    dtype = precision_of(training, device)
+    config = settings(training, dtype, device)
+    model_config = transformers_config(training.model, training.sequence_length)
+    model_config._experts_implementation = choose_expert_path(model_config, device.torch, dtype)
+    # DeepSpeed would compile a shared-memory all-reduce here that only inference uses
+    deepspeed.ops.__compatible_ops__ = {}
+    deepspeed.init_distributed(device.backend, dist_init_required=False)
+    with deepspeed.zero.Init(config_dict_or_path=config):  # its own dtype argument is ignored where fp16 is missing
+        model = build_model(model_config)
+    reset_buffers(model, device.torch)
+    initialise(model, training.seed)
+    check(model, device.torch, dtype)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=_optimizer(model, training), config=config)
+    _create_moments(engine.optimizer)
+    return engine
+
+
+def preload() -> None:
+    """Import what DeepSpeed imports on first use, so that ranks forked afterwards need not.
+
+    Stage 3 imports the Muon optimizer, used or not, and Muon's torch.compile decorators import inductor: 2 s.
+    """
+    original = compiler.compile
+    compiler.compile = lambda: lambda function: function
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    finally:
+        compiler.compile = original
+
+
+def set_learning_rate(engine: Any, rate: float) -> None:
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _optimizer(model: Any, training: Training) -> torch.optim.Optimizer:
+    """AdamW with two named groups: matrices decay, vectors (norms) do not."""
+    decay = [parameter for parameter in model.parameters() if len(parameter.ds_shape) > 1]
+    no_decay = [parameter for parameter in model.parameters() if len(parameter.ds_shape) <= 1]
+    groups = [
+        {"name": "decay", "params": decay, "weight_decay": training.weight_decay},
+        {"name": "no-decay", "params": no_decay, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=training.learning_rate.peak, betas=BETAS, eps=EPSILON)
+
+
+def _create_moments(optimizer: Any) -> None:
+    """AdamW's state as its first step would create it: the size of a checkpoint is the same from the start."""
+    for flat in optimizer.fp32_partitioned_groups_flat:
+        optimizer.optimizer.state[flat] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(flat, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(flat, requires_grad=False),
+        }

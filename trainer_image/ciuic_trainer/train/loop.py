@@ -1,0 +1,218 @@
+"""The training of one rank, top to bottom: device, data, engine, restore, steps, end. Called by __main__.
+
+Everything that decides what happens next is equal on all ranks: the step, the cursor, the summed loss, the request to
+stop. So every rank makes the same collectives in the same order.
+"""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+
+from ciuic_api.training import Training
+from ciuic_trainer.shared.messages import Record, Sender
+from ciuic_trainer.shared.progress import Phase, ProgressWriter
+from ciuic_trainer.shared.rank_env import RankEnv
+
+from .checkpoint import Checkpoints
+from .data import SampleOrder, Split, TokenSplit, batch, read_manifest
+from .device import Device, join, open_device, seed_everything
+from .engine import build_engine, precision_of, set_learning_rate
+from .errors import ConfigurationError, NonFiniteError
+from .evaluate import Evaluation
+from .log import Log, exact
+from .model import token_losses
+from .router_bias import RouterBalance
+from .schedule import learning_rate
+from .state import TrainState
+
+SKIPS_ALLOWED = 2
+"""Steps in a row whose loss or gradient is not finite; one more ends the attempt."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    loss: float
+    """Mean over all tokens of the step, on all ranks."""
+    gradient_norm: float
+    applied: bool
+    """False: DeepSpeed skipped the update on all ranks, because the norm was not finite."""
+    stop: bool
+    """Some rank was asked to stop."""
+
+
+def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) -> bool:
+    """Trains to the last step (True), or until asked to stop, with a last checkpoint (False)."""
+    progress = ProgressWriter(env.progress_file, env.attempt)
+    sender = Sender(env.messages_socket)
+    log = Log(env, os.environ, sys.stdout)
+    started = time.monotonic()
+
+    # -- device, data, engine -----------------------------------------------------------------------------------------
+
+    device = open_device(env)
+    folder = Path(training.data.path)
+    manifest = read_manifest(folder)
+    if manifest.vocabulary_size > training.model.vocabulary_size:
+        raise ConfigurationError(
+            f"training.model.vocabularySize is {training.model.vocabulary_size}, the tokens of {folder} need"
+            f" {manifest.vocabulary_size}; raise it"
+        )
+    samples = TokenSplit(folder, manifest, Split.TRAIN, training.sequence_length)
+    held_out = TokenSplit(folder, manifest, Split.HELD_OUT, training.sequence_length)
+    order = SampleOrder(len(samples), training.seed)
+    join(env, device)
+    engine = build_engine(training, device)
+    balance = RouterBalance(engine.module, training.model.bias_update_rate, device.torch)
+    evaluation = Evaluation(
+        held_out, training.seed, training.evaluation.batches, training.micro_batch_size, env, device
+    )
+    facts = {"contract": env.contract or training.contract(env.world_size), "data": manifest.digest()}
+    checkpoints = Checkpoints(env, engine, device, facts, sender, log)
+
+    # -- restore ------------------------------------------------------------------------------------------------------
+
+    state = TrainState()
+    seed_everything(device, training.seed, 0, env.rank)
+    if env.restore is not None:
+        with progress.within(Phase.RESTORE):
+            state = checkpoints.restore(env.restore)
+            progress.restored(state.step)
+    log.record(
+        "start",
+        step=state.step,
+        steps=training.steps,
+        restored=str(env.restore) if env.restore else None,
+        world_size=env.world_size,
+        parameters=training.model.parameters(),
+        precision=str(precision_of(training, device)).removeprefix("torch."),
+        experts=engine.module.config._experts_implementation,
+        data=facts["data"],
+        seconds=round(time.monotonic() - started, 3),
+    )
+    log.say(
+        f"attempt {env.attempt}: {training.model.parameters():,} parameters on {env.world_size} {env.accelerator} ranks"
+        + (f", continues after step {state.step} ({env.restore})" if env.restore else ", starts at step 0")
+    )
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def evaluate() -> None:
+        with progress.within(Phase.EVAL):
+            loss = evaluation.loss(engine)
+        state.eval_loss, state.evaluated_at = loss, state.step
+        if state.best_eval_loss is None or loss < state.best_eval_loss:
+            state.best_eval_loss, state.best_eval_step = loss, state.step
+        progress.eval_loss(loss)
+        log.record("eval", step=state.step, loss=float(exact(loss)), best_step=state.best_eval_step)
+        log.say(f"eval {state.step}/{training.steps} | held-out loss {exact(loss)}")
+
+    if training.evaluation.every_steps and state.step == 0:
+        evaluate()
+    progress.enter(Phase.COMPILE)  # the first step warms up kernels, caches and connections
+    while state.step < training.steps:
+        began = time.monotonic()
+        rate = learning_rate(training.learning_rate, state.step + 1, training.steps)
+        set_learning_rate(engine, rate)
+        result = step(engine, balance, samples, order, state, training, env, device, progress, stop_requested)
+        seconds = time.monotonic() - began
+
+        tokens = samples_per_step(training, env) * training.sequence_length
+        epoch = order.epoch(state.consumed_samples)
+        state.step += 1
+        state.consumed_samples += samples_per_step(training, env)
+        if order.epoch(state.consumed_samples) != epoch:
+            seed_everything(device, training.seed, epoch + 1, env.rank)
+        state.skipped_in_a_row = 0 if result.applied else state.skipped_in_a_row + 1
+        state.skipped_steps += not result.applied
+        progress.step(state.step, loss=result.loss, tokens_per_second=tokens / seconds)
+        progress.enter(Phase.STEP)
+        log.record(
+            "step",
+            step=state.step,
+            loss=float(exact(result.loss)),
+            learning_rate=rate,
+            gradient_norm=result.gradient_norm,
+            applied=result.applied,
+            tokens_per_second=round(tokens / seconds, 1),
+            milliseconds=round(seconds * 1000, 3),
+        )
+        log.say(
+            f"step {state.step}/{training.steps} | loss {exact(result.loss)} | lr {rate:.3e} |"
+            f" grad norm {result.gradient_norm:.4f} | {tokens / seconds:,.0f} tokens/s | {seconds * 1000:.0f} ms"
+            + ("" if result.applied else " | SKIPPED: loss or gradient not finite")
+        )
+        if not result.applied:
+            sender.send(Record(env.rank, "StepSkipped", f"step {state.step}: loss or gradient not finite"))
+        if state.skipped_in_a_row > SKIPS_ALLOWED:
+            raise NonFiniteError(
+                f"loss or gradient was not finite in steps {state.step - SKIPS_ALLOWED} to {state.step} (last loss"
+                f" {result.loss}); lower training.learningRate.peak or look at the data"
+            )
+
+        complete = state.step == training.steps
+        every = training.evaluation.every_steps
+        if every and (complete or state.step % every == 0):
+            evaluate()
+        final = complete or result.stop
+        if checkpoints.due(state.step, final=final):
+            with progress.within(Phase.CHECKPOINT):
+                checkpoints.save(state, final=final)
+        if result.stop and not complete:
+            log.record("end", step=state.step, reason="stopped")
+            log.say(f"stopped as asked after step {state.step}")
+            return False
+
+    log.record("end", step=state.step, reason="complete", seconds=round(time.monotonic() - started, 3))
+    log.say(f"complete: {state.step} steps, held-out loss {state.eval_loss} (best at step {state.best_eval_step})")
+    return True
+
+
+def samples_per_step(training: Training, env: RankEnv) -> int:
+    return training.micro_batch_size * training.gradient_accumulation * env.world_size
+
+
+def step(
+    engine: Any,
+    balance: RouterBalance,
+    samples: TokenSplit,
+    order: SampleOrder,
+    state: TrainState,
+    training: Training,
+    env: RankEnv,
+    device: Device,
+    progress: ProgressWriter,
+    stop_requested: Callable[[], bool],
+) -> StepResult:
+    """One optimizer step over samples_per_step samples from the cursor on."""
+    tokens_per_step = samples_per_step(training, env) * training.sequence_length
+    sums = torch.zeros(2, device=device.torch)  # loss of all tokens, ranks that were asked to stop
+    for micro_step in range(training.gradient_accumulation):
+        place = (micro_step * env.world_size + env.rank) * training.micro_batch_size
+        rows = batch(samples, order, state.consumed_samples + place, training.micro_batch_size)
+        tokens = torch.from_numpy(rows).to(device.torch)
+        with balance.counting():
+            loss = token_losses(engine, tokens)
+        # ZeRO averages over ranks: this makes the gradient that of the mean over all tokens of the step
+        engine.backward(loss * (env.world_size / tokens_per_step), scale_wrt_gas=False)
+        sums[0] += loss.detach()
+        progress.micro_step(micro_step + 1)
+    engine.step()
+    applied = bool(engine.was_step_applied())
+    balance.update(applied=applied)
+    sums[1] = float(stop_requested())
+    torch.distributed.all_reduce(sums)
+    norm = float(engine.get_global_grad_norm())
+    return StepResult(
+        loss=float((sums[0] / tokens_per_step).item()),
+        gradient_norm=norm if applied else math.inf,
+        applied=applied,
+        stop=bool(sums[1].item()),
+    )

@@ -1,0 +1,191 @@
+"""Everything of a rank that changes during training, as tensors and JSON, out of the engine and back into it.
+
+Used by checkpoint.py. What the shard holds is decided here alone; a test compares a restored rank with one that was
+never interrupted, attribute by attribute, and fails on anything that this file forgets.
+
+Tensors: `parameters.<i>`, `exp_avg.<i>`, `exp_avg_sq.<i>` (this rank's fp32 part of sub-group i: the partitions of its
+parameters one behind the other, each padded to equal length on all ranks), `buffer.<name>`, `rng.<generator>`.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from ciuic_trainer.shared.shard_format import Shard, TensorSpec
+
+from .device import Device
+from .digest import Piece, digest
+from .errors import RestoreError
+from .initialise import partition
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+ENGINE_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64",
+    torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class TrainState(msgspec.Struct, kw_only=True):
+    """What the loop itself remembers from step to step."""
+
+    step: int = 0
+    """Completed optimizer steps, skipped ones included."""
+    consumed_samples: int = 0
+    """The cursor: places of the sample order that were used, by all ranks together."""
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    evaluated_at: int | None = None
+    eval_loss: float | None = None
+    best_eval_loss: float | None = None
+    best_eval_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    tensors: dict[str, torch.Tensor]
+    """Live, not copied: valid until the next optimizer step."""
+    state: dict[str, Any]
+
+    def specs(self) -> list[TensorSpec]:
+        return [TensorSpec(name, DTYPES[t.dtype], tuple(t.shape)) for name, t in self.tensors.items()]
+
+    def data(self, spec: TensorSpec) -> memoryview:
+        flat = self.tensors[spec.name].detach().contiguous().reshape(-1)
+        return flat.view(torch.uint8).cpu().numpy().data
+
+
+def snapshot(engine: Any, train: TrainState, device: Device, facts: Mapping[str, Any]) -> Snapshot:
+    """`facts` (contract, data digest, ...) must be equal when the shard is restored."""
+    optimizer = engine.optimizer
+    rng_tensors, rng_state = _random_generators(device)
+    state = {
+        "facts": dict(facts),
+        "train": msgspec.to_builtins(train),
+        "engine": {name: getattr(engine, name) for name in ENGINE_COUNTERS},
+        "groups": [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.optimizer.param_groups
+        ],
+        "optimizer_steps": [float(moments["step"]) for moments in _moments(optimizer)],
+        "loss_scaler": _scalars(optimizer.loss_scaler),
+        "layout": _layout(engine),
+        "rng": rng_state,
+        "digests": _digests(engine),
+    }
+    return Snapshot({**_tensors(engine), **rng_tensors}, state)
+
+
+def restore(shard: Shard, engine: Any, device: Device, facts: Mapping[str, Any]) -> TrainState:
+    """The inverse of `snapshot`. Raises RestoreError when the shard is not of this job, or did not come back whole."""
+    state = shard.state
+    _require_equal(facts, state["facts"])
+    _require_equal({"layout": _layout(engine)}, {"layout": state["layout"]})
+    optimizer = engine.optimizer
+    expected = {**_tensors(engine), **_random_generators(device)[0]}
+    if missing := sorted(expected.keys() ^ shard.specs.keys()):
+        raise RestoreError(f"the checkpoint and this trainer do not agree on {', '.join(missing[:5])}")
+    for name, tensor in _tensors(engine).items():
+        tensor.data.copy_(_from_bytes(shard.data(name), tensor.dtype).reshape(tensor.shape))
+    for number in range(len(optimizer.fp32_partitioned_groups_flat)):
+        optimizer._reassign_or_swap_out_partitioned_parameters(number)  # fp32 masters to the weights that compute
+    for moments, step in zip(_moments(optimizer), state["optimizer_steps"], strict=True):
+        moments["step"].fill_(step)
+    for group, saved in zip(optimizer.optimizer.param_groups, state["groups"], strict=True):
+        group["lr"] = saved["lr"]  # decay, betas and the rest come from the configuration, which may have changed
+    for name, value in state["loss_scaler"].items():
+        setattr(optimizer.loss_scaler, name, value)
+    for name in ENGINE_COUNTERS:
+        setattr(engine, name, state["engine"][name])
+    _restore_random_generators(shard, device)
+    if _digests(engine) != state["digests"]:
+        raise RestoreError("parameters or optimizer state differ from what was saved, though the checksum holds")
+    return msgspec.convert(state["train"], TrainState)
+
+
+def _tensors(engine: Any) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for number, flat in enumerate(engine.optimizer.fp32_partitioned_groups_flat):
+        tensors[f"parameters.{number}"] = flat
+        for moment in MOMENTS:
+            tensors[f"{moment}.{number}"] = engine.optimizer.optimizer.state[flat][moment]
+    persistent = engine.module.state_dict(keep_vars=True).keys()
+    for name, buffer in engine.module.named_buffers():
+        if name in persistent:
+            tensors[f"buffer.{name}"] = buffer
+    return tensors
+
+
+def _moments(optimizer: Any) -> Iterator[dict[str, torch.Tensor]]:
+    for flat in optimizer.fp32_partitioned_groups_flat:
+        yield optimizer.optimizer.state[flat]
+
+
+def _layout(engine: Any) -> list[list[Any]]:
+    """For each sub-group its parameters in order, with their shapes: enough to find any element in any shard."""
+    names = {parameter.ds_id: name for name, parameter in engine.module.named_parameters()}
+    return [
+        [[names[parameter.ds_id], list(parameter.ds_shape)] for parameter in group]
+        for group in engine.optimizer.fp16_groups
+    ]
+
+
+def _digests(engine: Any) -> dict[str, int]:
+    """Of this rank's part. Those of all ranks add up to the digest of the whole, whatever the world size."""
+    tensors = _tensors(engine)
+    names = {parameter.ds_id: name for name, parameter in engine.module.named_parameters()}
+    totals = dict.fromkeys(("parameters", *MOMENTS), 0)
+    for number, group in enumerate(engine.optimizer.fp16_groups):
+        pieces, offset = [], 0
+        for parameter in group:
+            start, real = partition(parameter)
+            pieces.append(Piece(names[parameter.ds_id], offset, start, real))
+            offset += parameter.partition_numel()
+        for kind in totals:
+            totals[kind] = (totals[kind] + digest(tensors[f"{kind}.{number}"], pieces)) % 2**64
+    return totals
+
+
+def _random_generators(device: Device) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    tensors = {
+        "rng.torch": torch.get_rng_state(),
+        "rng.python": torch.tensor(words, dtype=torch.int64),
+        "rng.numpy": torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+    }
+    if not device.is_cpu:
+        tensors["rng.device"] = device.module.get_rng_state()
+    return tensors, {"python": [version, gauss], "numpy": [int(position), int(has_gauss), float(cached)]}
+
+
+def _restore_random_generators(shard: Shard, device: Device) -> None:
+    version, gauss = shard.state["rng"]["python"]
+    random.setstate((version, tuple(_from_bytes(shard.data("rng.python"), torch.int64).tolist()), gauss))
+    keys = _from_bytes(shard.data("rng.numpy"), torch.int64).numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, *shard.state["rng"]["numpy"]))
+    torch.set_rng_state(_from_bytes(shard.data("rng.torch"), torch.uint8))
+    if not device.is_cpu:
+        device.module.set_rng_state(_from_bytes(shard.data("rng.device"), torch.uint8))
+
+
+def _from_bytes(data: memoryview, dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype)
+
+
+def _scalars(instance: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(instance).items() if isinstance(value, bool | int | float | str)}
+
+
+def _require_equal(ours: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    for name, value in ours.items():
+        if saved.get(name) != value:
+            raise RestoreError(
+                f"the checkpoint was made with another {name}: {saved.get(name)!r}, now {value!r};"
+                " a changed model, data set, sequence length, seed or world size needs a new checkpoint.run"
+            )
