@@ -57,7 +57,11 @@ async def serve(chosen: Settings) -> int:
     metrics = Metrics()
     probes = Probes(metrics)
     await probes.start(chosen.metrics_port)
-    transport = await Transport.connect(chosen.kubeconfig)
+    try:
+        transport = await Transport.connect(chosen.kubeconfig)
+    except OperatorError as error:
+        log.error("%s", error)
+        return 2
     kube = Kube(transport, lambda: lease.held(), write_seconds=chosen.lease_seconds / 3)
     lease = Lease(
         kube,

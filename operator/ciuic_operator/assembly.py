@@ -78,6 +78,7 @@ def assemble(
     pods: Store[PodRecord] = Store(
         {
             "owner": lambda record: record.owner,
+            "slot": lambda record: (record.owner, record.pod.slot),
             "job": lambda record: (record.namespace, record.job),
             "node": lambda record: record.pod.node,
         },
@@ -85,7 +86,10 @@ def assemble(
     )
     nodes: Store[NodeRecord] = Store({"name": lambda record: record.node.name}, node_changed)
     gate = Gate(
-        review=kube.review_token, find=pods.get, siblings=functools.partial(pods.by, "owner"), read=kube.get_pod
+        review=kube.review_token,
+        find=pods.get,
+        siblings=lambda owner, slot: pods.by("slot", (owner, slot)),
+        read=kube.get_pod,
     )
     hub = Hub(
         admit=gate.admit,

@@ -46,6 +46,10 @@ class Unavailable(KubeError):
         self.retry_after = retry_after
 
 
+class Silent(Unavailable):
+    """A watch stream from which nothing came for too long. It may be dead, or there was nothing to tell."""
+
+
 class LeaseLost(OperatorError):
     """This process does not hold the Lease (any more): it must not write."""
 

@@ -1,4 +1,4 @@
-"""Carries out a plan: writes the status, then acts, then publishes directives. Called by `reconcile`.
+"""Carries out a plan: writes the status, then publishes directives and acts. Called by `reconcile`.
 
 Persist, then act. What the plan numbers (an attempt, a pod) is in the status before anybody hears of it, so that no
 number is used twice however often the operator dies. When the write meets a newer object, nothing else is done.
@@ -108,8 +108,9 @@ class Execute:
             self._maybe_exit("after-persist", job.status, plan.status)
         elif any(isinstance(action, CreatePod) for action in plan.actions):
             await self._confirm(job)
-        errors = await self._act(job, plan.actions)
+        # Before the actions: thousands of pods take a while, and nobody needs to wait for them to end old ranks.
         self._publish(job.uid, plan.directives)
+        errors = await self._act(job, plan.actions)
         if write:
             self._maybe_exit("after-act", job.status, plan.status)
         if errors:

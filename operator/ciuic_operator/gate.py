@@ -69,7 +69,7 @@ class Gate:
         *,
         review: Callable[[str, str], Awaitable[Extra | None]],
         find: Callable[[str], PodRecord | None],
-        siblings: Callable[[str], Collection[PodRecord]],
+        siblings: Callable[[str, int], Collection[PodRecord]],
         read: Callable[[str, str], Awaitable[PodRecord]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +78,7 @@ class Gate:
         self._find = find
         """Pod by UID in our own watch."""
         self._siblings = siblings
-        """All pods of a job UID in our own watch."""
+        """All pods of a job UID's slot in our own watch."""
         self._read = read
         """A live read of a pod by namespace and name."""
         self._clock = clock
@@ -122,7 +122,7 @@ class Gate:
         """Raises Refused when the pod has been replaced. Looks at our own watch only, so it may be asked all the time."""
         if peer.slot < 0 or peer.incarnation < 0:
             raise Refused(403, "no-slot", f"pod {peer} carries no slot and incarnation labels", str(peer))
-        newest = max((p.pod.incarnation for p in self._siblings(peer.job_uid) if p.pod.slot == peer.slot), default=-1)
+        newest = max((p.pod.incarnation for p in self._siblings(peer.job_uid, peer.slot)), default=-1)
         if newest > peer.incarnation:
             sentence = f"pod {peer} was replaced: slot {peer.slot} belongs to incarnation {newest} now"
             raise Refused(403, "replaced-pod", sentence, str(peer))

@@ -13,7 +13,18 @@ from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from .errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, Unavailable
+from .errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    OperatorError,
+    Silent,
+    Unavailable,
+)
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0
@@ -40,12 +51,17 @@ class Transport:
         """With the pod's service account, or with a kubeconfig file. Makes no call yet."""
         configuration = Configuration()
         configuration.connection_pool_maxsize = CONNECTIONS
-        if kubeconfig is None:
-            kubernetes_config.load_incluster_config(client_configuration=configuration)
-        else:
-            await kubernetes_config.load_kube_config(
-                config_file=kubeconfig, client_configuration=configuration, persist_config=False
-            )
+        try:
+            if kubeconfig is None:
+                kubernetes_config.load_incluster_config(client_configuration=configuration)
+            else:
+                await kubernetes_config.load_kube_config(
+                    config_file=kubeconfig, client_configuration=configuration, persist_config=False
+                )
+        except kubernetes_config.ConfigException as error:
+            raise OperatorError(
+                f"no API server is known: {str(error).rstrip(chr(46))}. Run it in a pod, or name a file in KUBECONFIG."
+            ) from error
         return cls(ApiClient(configuration))
 
     async def close(self) -> None:
@@ -73,7 +89,7 @@ class Transport:
         return bytes(content)
 
     async def lines(self, path: str, query: Query, silence_seconds: float) -> AsyncGenerator[bytes]:
-        """The lines of a watch stream until the server ends it; Unavailable when it is silent for too long.
+        """The lines of a watch stream until the server ends it; Silent when nothing comes for too long.
 
         Close it with contextlib.aclosing: an abandoned stream holds its connection.
         """
@@ -90,6 +106,8 @@ class Transport:
                     *whole, rest = rest.split(b"\n")
                     for line in whole:
                         yield bytes(line)
+        except aiohttp.SocketTimeoutError as error:
+            raise Silent(f"WATCH {path}: nothing came for {silence_seconds:.0f} s") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unreachable("WATCH", path, error) from error
 

@@ -15,13 +15,14 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from .errors import Gone, KubeError, Unavailable
+from .errors import Gone, KubeError, Silent, Unavailable
 from .kube import Page
 
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 70.0
-"""The server sends a bookmark each minute; a stream that is silent for longer is dead, even when its socket is not."""
+"""The server sends bookmarks each minute, but only when something has changed: a stream that is silent for longer is dead,
+or the cluster is quiet. A list tells which."""
 BACKOFF_SECONDS = (1.0, 30.0)
 
 
@@ -74,28 +75,34 @@ class Store(Generic[R]):
             self._unlink(before)
             self._changed(before, None)
 
-    def replace(self, records: Collection[R], version: int) -> None:
-        """A fresh list. Objects that it lacks are gone, but not those that were created after it was made."""
+    def replace(self, records: Collection[R], version: int) -> int:
+        """A fresh list. Objects that it lacks are gone, but not those that were created after it was made.
+
+        Returns how many objects were not known as they are.
+        """
         listed = {record.uid for record in records}
-        for record in records:
-            self._put(record)
-        for old in [r for r in self._by_uid.values() if r.uid not in listed and r.version <= version]:
+        news = sum([self._put(record) for record in records])
+        vanished = [r for r in self._by_uid.values() if r.uid not in listed and r.version <= version]
+        for old in vanished:
             self.gone(old.uid)
         self.version = max(self.version, version)
+        return news + len(vanished)
 
     def advance(self, version: int) -> None:
         self.version = max(self.version, version)
 
-    def _put(self, record: R) -> None:
+    def _put(self, record: R) -> bool:
+        """Whether it was news."""
         before = self._by_uid.get(record.uid)
         if before is not None and before.version >= record.version:
-            return
+            return False
         if before is not None:
             self._unlink(before)
         self._by_uid[record.uid] = record
         for name, key in self._keys.items():
             self._by_key[name][key(record)][record.uid] = record
         self._changed(before, record)
+        return True
 
     def _unlink(self, record: R) -> None:
         for name, key in self._keys.items():
@@ -157,19 +164,26 @@ class Watch(Generic[R]):
         self._unreadable = ""
 
     def age(self) -> float:
-        """Seconds since a list, an event or a bookmark last came in. An open but silent stream is no progress."""
+        """Seconds since the stream was last known to be complete: by an event, a bookmark, or a list without news.
+
+        An open but silent stream is no progress, and neither is a list that shows what the stream should have told.
+        """
         return self._clock() - self._progress_at
 
     async def run(self) -> None:
         """Lists and watches until it is cancelled."""
         version: str | None = None
+        silent = False
         failures = 0
         while True:
             try:
                 if version is None:
-                    version = await self._list()
+                    version = await self._list(silent)
+                    silent = False
                 version = await self._follow(version)
                 failures = 0
+            except Silent:
+                version, silent = None, True
             except Gone as error:
                 version = None
                 failures += 1
@@ -189,14 +203,17 @@ class Watch(Generic[R]):
         after = error.retry_after if isinstance(error, Unavailable) else 0.0
         return max(after, random.uniform(low / 2, 1.0) * min(high, low * 2.0 ** min(failures - 1, 10)))
 
-    async def _list(self) -> str:
+    async def _list(self, after_silence: bool) -> str:
         records: list[R] = []
         version = ""
         async for page in self._pages():
             records += [record for raw in page.items or () if (record := self._parsed(raw)) is not None]
             version = page.metadata.resource_version
-        self._store.replace(records, int(version))
-        self._progressed()
+        news = self._store.replace(records, int(version))
+        if after_silence and news:
+            log.warning(f"watch of {self.name} was silent about {news} changes, a list has shown them")
+        else:
+            self._progressed()
         self.synced.set()
         return version
 

@@ -1,4 +1,4 @@
-"""Persist, then act, then publish: the order, and what happens when a step does not succeed."""
+"""Persist, then publish and act: the order, and what happens when a step does not succeed."""
 
 import asyncio
 from collections.abc import Mapping
@@ -150,12 +150,12 @@ def plan(*actions: Action, urgent: bool = False, recheck: float = 30.0, **status
     )
 
 
-async def test_persist_act_publish_in_this_order() -> None:
+async def test_persist_comes_first() -> None:
     cluster = Cluster()
     actions = (CreatePod(slot=0, incarnation=0), DeletePod(name="old", uid="o", grace_seconds=0), DeleteJob())
     await cluster.carry_out(plan(*actions, urgent=True, next_incarnation=1))
-    assert cluster.done[0] == "write status" and cluster.done[-1] == "publish"
-    assert sorted(cluster.done[1:-1]) == ["create tiny-0-0", "delete job u", "delete old o 0"]
+    assert cluster.done[:2] == ["write status", "publish"]
+    assert sorted(cluster.done[2:]) == ["create tiny-0-0", "delete job u", "delete old o 0"]
     assert cluster.body["status"]["nextIncarnation"] == 1
 
 
@@ -191,13 +191,13 @@ async def test_numbers_are_persisted_whatever_the_plan_says_of_its_urgency(field
     execute = cluster.execute()
     await cluster.carry_out(plan(step=1), execute)
     await cluster.carry_out(plan(CreatePod(slot=0, incarnation=0), step=1, **{field: True}), execute)
-    assert cluster.done[2:4] == ["write status", "create tiny-0-0"]
+    assert cluster.done[2:] == ["write status", "publish", "create tiny-0-0"]
 
 
 async def test_pods_without_a_write_need_a_live_read() -> None:
     cluster = Cluster()
     await cluster.carry_out(replace(plan(CreatePod(slot=0, incarnation=0)), status=cluster.world.job.status))
-    assert cluster.done == ["read job", "create tiny-0-0", "publish"]
+    assert cluster.done == ["read job", "publish", "create tiny-0-0"]
 
 
 @pytest.mark.parametrize("change", [{"uid": "another"}, {"deletionTimestamp": "2026-11-30T12:00:00Z"}])
@@ -227,7 +227,7 @@ async def test_a_pod_that_exists_already() -> None:
     both = (CreatePod(slot=0, incarnation=0), CreatePod(slot=1, incarnation=1))
     await cluster.carry_out(plan(*both, urgent=True, next_incarnation=2))
     assert [record.pod.name for record in cluster.pods.by("owner", "u")] == ["tiny-0-0"]
-    assert cluster.obstacles.taken("u") == {"tiny-1-1"} and cluster.done[-1] == "publish"
+    assert cluster.obstacles.taken("u") == {"tiny-1-1"}
 
 
 async def test_a_refused_pod_is_told_in_words_that_stay_the_same() -> None:
@@ -262,7 +262,7 @@ async def test_one_failed_action_does_not_hold_up_the_others() -> None:
     both = (CreatePod(slot=0, incarnation=0), CreatePod(slot=1, incarnation=1))
     with pytest.raises(KubeError):
         await cluster.carry_out(plan(*both, urgent=True, next_incarnation=2))
-    assert cluster.done == ["write status", "create tiny-1-1", "publish"]
+    assert cluster.done == ["write status", "publish", "create tiny-1-1"]
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), Conflict("another UID")])
@@ -388,7 +388,7 @@ class TestExitHook:
             )
         assert cluster.done == ["write status"]
         await cluster.carry_out(plan(CreatePod(slot=0, incarnation=0), urgent=True, attempt=1), cluster.execute(hook))
-        assert cluster.done[-1] == "publish", "the next life passes the point"
+        assert "publish" in cluster.done, "the next life passes the point"
 
     async def test_after_act(self) -> None:
         cluster = Cluster()
@@ -397,12 +397,12 @@ class TestExitHook:
         await cluster.carry_out(plan(one, urgent=True, next_incarnation=1), cluster.execute(hook))
         with pytest.raises(Exited):
             await cluster.carry_out(plan(two, urgent=True, next_incarnation=2), cluster.execute(hook))
-        assert cluster.done[-2:] == ["create tiny-1-1", "publish"]
+        assert cluster.done[-2:] == ["publish", "create tiny-1-1"]
 
     async def test_unset_it_does_nothing(self) -> None:
         cluster = Cluster()
         await cluster.carry_out(plan(CreatePod(slot=0, incarnation=0), urgent=True, attempt=1, next_incarnation=1))
-        assert cluster.done[-1] == "publish"
+        assert cluster.done == ["write status", "publish", "create tiny-0-0"]
 
 
 async def test_metrics_count_attempts_and_restarts() -> None:

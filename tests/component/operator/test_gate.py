@@ -47,8 +47,8 @@ class Cluster:
     def find(self, uid: str) -> PodRecord | None:
         return next((record for record in self.watched if record.uid == uid), None)
 
-    def siblings(self, owner: str) -> Collection[PodRecord]:
-        return [record for record in self.watched if record.owner == owner]
+    def siblings(self, owner: str, slot: int) -> Collection[PodRecord]:
+        return [record for record in self.watched if (record.owner, record.pod.slot) == (owner, slot)]
 
     async def read(self, namespace: str, name: str) -> PodRecord:
         for found in self.live:

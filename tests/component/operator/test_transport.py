@@ -9,7 +9,17 @@ from aiohttp import web
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from ciuic_operator.errors import AlreadyExists, Conflict, Forbidden, Gone, Invalid, KubeError, NotFound, Unavailable
+from ciuic_operator.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    Silent,
+    Unavailable,
+)
 from ciuic_operator.transport import Transport
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -139,7 +149,7 @@ async def test_a_silent_stream_is_given_up(served: tuple[Served, Transport]) -> 
 
     server.handler = answer
     seen: list[bytes] = []
-    with pytest.raises(Unavailable):
+    with pytest.raises(Silent):
         async with aclosing(transport.lines("/x", [], silence_seconds=0.2)) as stream:
             async for line in stream:
                 seen.append(line)  # noqa: PERF401

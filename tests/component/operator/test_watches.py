@@ -1,7 +1,7 @@
 """Store and Watch against scripted answers: what a server may send, in any order, breaks neither."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ciuic_operator.errors import Gone, Unavailable
+from ciuic_operator.errors import Gone, Silent, Unavailable
 from ciuic_operator.kube import ListMeta, Page
 from ciuic_operator.objects import PodRecord, pod_record
 from ciuic_operator.watches import Store, Watch
@@ -111,10 +111,11 @@ class TestStore:
 
 @dataclass
 class Server:
-    """Plays a script: answers to lists, then to watches, each an iterable of lines that may end in an error."""
+    """Plays a script: answers to lists and to watches, the latter line by line; a number is what the clock shows then."""
 
     lists: list[Page | Exception] = field(default_factory=list)
-    streams: list[list[bytes | Exception]] = field(default_factory=list)
+    streams: list[list[bytes | Exception | float]] = field(default_factory=list)
+    now: float = 0.0
     since: list[str] = field(default_factory=list)
     """The versions that watches asked for."""
     silence: list[float] = field(default_factory=list)
@@ -138,13 +139,22 @@ class Server:
         for line in self.streams.pop(0):
             if isinstance(line, Exception):
                 raise line
-            yield line
+            if isinstance(line, float):
+                self.now = line
+            else:
+                yield line
 
 
 @contextmanager
-def watching(server: Server, log: Log, clock: Callable[[], float] = lambda: 0.0) -> Iterator[Watch[PodRecord]]:
+def watching(server: Server, log: Log) -> Iterator[Watch[PodRecord]]:
     watch = Watch(
-        "pods", log.store, pod_record, server.pages, server.stream, backoff_seconds=(0.001, 0.002), clock=clock
+        "pods",
+        log.store,
+        pod_record,
+        server.pages,
+        server.stream,
+        backoff_seconds=(0.001, 0.002),
+        clock=lambda: server.now,
     )
     task = asyncio.create_task(watch.run())
     try:
@@ -185,11 +195,11 @@ async def test_410_lists_again_and_deletes_what_vanished(gone: bytes | Exception
 @pytest.mark.parametrize(
     "end",
     [
-        Unavailable("nothing was heard for 70 s"),
+        Unavailable("connection reset"),
         event("ERROR", {"code": 500, "message": "etcd"}),
         b'{"type": "MODIFIED", "object": {"metadata"',
     ],
-    ids=["silent", "error event", "cut line"],
+    ids=["broken", "error event", "cut line"],
 )
 async def test_a_broken_stream_goes_on_where_it_broke(end: bytes | Exception, caplog: pytest.LogCaptureFixture) -> None:
     server, log = Server(), Log()
@@ -223,13 +233,31 @@ async def test_an_object_that_can_not_be_read_is_left_out(caplog: pytest.LogCapt
 async def test_an_open_but_silent_stream_is_no_progress() -> None:
     server, log = Server(), Log()
     server.lists = [page(version=5)]
-    now = [0.0]
-    with watching(server, log, clock=lambda: now[0]) as watch:
+    server.streams = [[301.0, Unavailable("broken")]]
+    with watching(server, log) as watch:
         await played(server)
-        assert watch.age() == 0
-        now[0] = 301.0
         assert watch.age() == 301, "opening the stream again counts for nothing"
-    assert server.silence == [70.0], "the transport ends a stream that is silent for longer"
+    assert server.silence == [70.0, 70.0], "the transport ends a stream that is silent for longer"
+
+
+async def test_in_a_quiet_cluster_silence_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    server, log = Server(), Log()
+    server.lists = [page(body("a", 3), version=5), page(body("a", 3), version=5)]
+    server.streams = [[70.0, Silent("nothing came for 70 s")]]
+    with watching(server, log) as watch:
+        await played(server)
+        assert watch.age() == 0 and not caplog.messages, "the list says that nothing was missed"
+
+
+async def test_a_stream_that_keeps_changes_to_itself_grows_old(caplog: pytest.LogCaptureFixture) -> None:
+    server, log = Server(), Log()
+    server.lists = [page(body("a", 3), version=5), page(body("a", 9, "Running"), version=9), page(version=12)]
+    server.streams = [[70.0, Silent("nothing came for 70 s")], [140.0, Silent("nothing came for 70 s")]]
+    with watching(server, log) as watch:
+        await played(server)
+        assert watch.age() == 140
+    assert log.changes == [(None, "Pending"), ("Pending", "Running"), ("Running", None)], "nothing is missed for long"
+    assert sum("silent about 1 changes" in line for line in caplog.messages) == 2
 
 
 async def test_bookmarks_are_progress() -> None:
