@@ -183,10 +183,9 @@ def _read(line: str, run: Run) -> None:
         record = json.loads(line[start:])
     except ValueError:
         return
-    if record.get("rank", 0) != 0 or "loss" not in record:
-        return
     if record.get("kind") == "eval":
         run.evaluations[record["step"]] = record["loss"]
+    if record.get("kind") != "step":
         return
     key = (record["attempt"], record["step"])
     if key in run.losses:
