@@ -7,10 +7,10 @@ import signal
 from dataclasses import dataclass
 
 from ciuic_api.lineage import CheckpointId
-from ciuic_api.protocol import AGENT_RESTARTED, STOPPED_EXIT_CODE, AgentState, RankState
+from ciuic_api.protocol import AGENT_RESTARTED, STOPPED_EXIT_CODE, AgentState, RankState, Report
 from ciuic_api.reasons import Reason
 
-from .model import Agent, Pod, World
+from .model import Pod, World
 
 DISRUPTIONS = frozenset({Reason.POD_DELETED, Reason.POD_EVICTED, Reason.NODE_LOST})
 """Not the job's doing: restarts that they cause are free."""
@@ -33,24 +33,6 @@ class Fault:
         return self.reason not in DISRUPTIONS
 
 
-def is_alive(pod: Pod) -> bool:
-    return not pod.deleting and pod.phase in ("Pending", "Running", "Unknown")
-
-
-def current_pods(world: World) -> dict[int, Pod]:
-    """The living pod of each slot: the newest incarnation that neither ended nor is being deleted."""
-    current: dict[int, Pod] = {}
-    for pod in world.pods:
-        if is_alive(pod) and (pod.slot not in current or pod.incarnation > current[pod.slot].incarnation):
-            current[pod.slot] = pod
-    return current
-
-
-def current_agents(world: World) -> dict[int, Agent]:
-    """The agent of each slot's living pod, if it has been heard since this operator started."""
-    return {slot: world.agents[pod.uid] for slot, pod in current_pods(world).items() if pod.uid in world.agents}
-
-
 def faults(world: World) -> list[Fault]:
     """Faults of the released attempt, the likeliest cause first.
 
@@ -59,15 +41,13 @@ def faults(world: World) -> list[Fault]:
     """
     status = world.job.status
     found: list[Fault] = []
-    current = current_pods(world)
+    current, reports = world.current, world.reports
+    steps = world.job.spec.training.steps if world.job.spec.training is not None else 0
     for slot in range(world.job.spec.nodes):
         if slot not in current:
             found.append(_pod_fault(world, slot))
-            continue
-        agent = world.agents.get(current[slot].uid)
-        if agent is not None:
-            steps = world.job.spec.training.steps if world.job.spec.training is not None else 0
-            found.extend(_agent_faults(agent, current[slot], slot, status.attempt, steps))
+        elif (report := reports.get(slot)) is not None and not _is_well(report, status.attempt):
+            found.extend(_agent_faults(report, current[slot], slot, status.attempt, steps))
     gone = [fault for fault in found if fault.rank is None and fault.reason is not Reason.AGENT_RESTARTED]
     rest = [fault for fault in found if fault not in gone]
     return gone + sorted(
@@ -103,9 +83,19 @@ def _pod_fault(world: World, slot: int) -> Fault:
     )
 
 
-def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int, steps: int) -> list[Fault]:
+def _is_well(report: Report, attempt: int) -> bool:
+    """All ranks run: what nearly every report of a large job says."""
+    return (
+        report.state is AgentState.RUNNING
+        and report.attempt == attempt
+        and report.failure is None
+        and report.restore_failed is None
+        and not any(rank.exit_code is not None for rank in report.ranks)
+    )
+
+
+def _agent_faults(report: Report, pod: Pod, slot: int, attempt: int, steps: int) -> list[Fault]:
     """`steps` is the number after which the built-in trainer is done; 0 for a script, whose exit code is its word."""
-    report = agent.report
     where = f"slot {slot}, pod {pod.name}, node {pod.node or 'none'}"
     if report.attempt < attempt:
         # A released attempt was reported by every agent; one that fell behind it lost its ranks and its memory of them.
@@ -133,7 +123,7 @@ def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int, steps: int) -
     dead = [
         rank for rank in report.ranks if rank.exit_code not in (None, 0) or (rank.exit_code == 0 and rank.step < steps)
     ]
-    faults = [_rank_fault(rank, agent, pod, slot, where) for rank in dead]
+    faults = [_rank_fault(rank, report, pod, slot, where) for rank in dead]
     if not faults and failure is not None:
         faults = [
             Fault(
@@ -154,8 +144,8 @@ def _agent_faults(agent: Agent, pod: Pod, slot: int, attempt: int, steps: int) -
     return faults
 
 
-def _rank_fault(rank: RankState, agent: Agent, pod: Pod, slot: int, where: str) -> Fault:
-    failure = agent.report.failure
+def _rank_fault(rank: RankState, report: Report, pod: Pod, slot: int, where: str) -> Fault:
+    failure = report.failure
     mine = failure is not None and failure.rank in (None, rank.rank)
     code = rank.exit_code or 0
     if code < 0:

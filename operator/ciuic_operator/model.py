@@ -4,8 +4,9 @@ Built by `observe`, read by `planner`, carried out by `execute`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from ciuic_api.job import JobSpec
@@ -58,6 +59,10 @@ class Pod:
     restarts: int = 0
     """Restarts of the trainer container."""
 
+    @property
+    def alive(self) -> bool:
+        return not self.deleting and self.phase in ("Pending", "Running", "Unknown")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
@@ -95,6 +100,35 @@ class World:
     """The server's words when it refused a pod of this job last (quota, an admission policy); empty since it took one."""
     hub_started_seconds_ago: float = 1e9
     """How long this operator process has been listening. Shortly after its start, silence means nothing."""
+
+    @cached_property
+    def current(self) -> Mapping[int, Pod]:
+        """The living pod of each slot: the newest incarnation that neither ended nor is being deleted."""
+        current: dict[int, Pod] = {}
+        for pod in self.pods:
+            if pod.alive and (pod.slot not in current or pod.incarnation > current[pod.slot].incarnation):
+                current[pod.slot] = pod
+        return current
+
+    @cached_property
+    def heard(self) -> Mapping[int, Agent]:
+        """The agent of each slot's living pod, if it has been heard since this operator started."""
+        agents = self.agents
+        return {slot: agents[pod.uid] for slot, pod in self.current.items() if pod.uid in agents}
+
+    @cached_property
+    def reports(self) -> Mapping[int, Report]:
+        """The newest report of each slot's living pod."""
+        return {slot: agent.report for slot, agent in self.heard.items()}
+
+    def with_status(self, status: JobStatus) -> "World":
+        """The same instant with another status. What was looked up of pods and agents is taken along, not looked up again."""
+        other = replace(self, job=replace(self.job, status=status))
+        other.__dict__.update({name: self.__dict__[name] for name in LOOKED_UP if name in self.__dict__})
+        return other
+
+
+LOOKED_UP = ("current", "heard", "reports")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from .errors import NotFound
-from .health import current_agents
 from .jobs import Jobs
 from .kube import JobKey
 from .model import Agent, Job, Node, Pod, World
@@ -100,7 +99,7 @@ class Observe:
 
     async def _owner_alive(self, world: World) -> bool | None:
         """Asked only when slot 0 says that another job of this cluster owns the run."""
-        agent = current_agents(world).get(0)
+        agent = world.heard.get(0)
         run = agent.report.run if agent is not None else None
         owner = run.owner if run is not None else None
         if owner is None or owner.uid == world.job.uid or owner.cluster != world.cluster:

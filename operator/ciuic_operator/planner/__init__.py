@@ -30,8 +30,7 @@ RULES = (
 
 
 def plan(world: World) -> Plan:
-    job = replace(world.job, status=progress.observed(world))
-    seen = replace(world, job=job)
+    seen = world.with_status(progress.observed(world))
     decided = next(answer for rule in RULES if (answer := rule(seen)) is not None)
     if world.job.deleting:
         return decided

@@ -8,7 +8,6 @@ from ciuic_api.reasons import Reason
 from ..health import faults
 from ..model import Action, DeleteJob, DeletePod, Plan, World
 from ..status import changed, seconds_since, timestamp
-from .directives import by_slot
 from .plans import fail, say
 
 FINISH_LIMIT_SECONDS = 30.0
@@ -61,7 +60,7 @@ def past_deadline(world: World) -> Plan | None:
 
 def succeeded(world: World) -> Plan | None:
     """Complete only when the last checkpoint is safe: until then the pods that hold it stay."""
-    status, reports = world.job.status, by_slot(world)
+    status, reports = world.job.status, world.reports
     if not status.released:
         return None
     steps = world.job.spec.training.steps if world.job.spec.training is not None else 0

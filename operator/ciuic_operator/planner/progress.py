@@ -5,10 +5,8 @@ from ciuic_api.lineage import CheckpointId, on_lineage
 from ciuic_api.protocol import AgentState, Report
 from ciuic_api.reasons import Reason
 
-from ..health import current_agents
 from ..model import Plan, World
 from ..status import changed, parse_time, timestamp, with_condition
-from .directives import by_slot
 from .plans import say
 from .restore import known_attempts
 
@@ -18,8 +16,8 @@ STALE_SECONDS = 60.0
 
 def observed(world: World) -> JobStatus:
     """The status with what the reports say of steps, checkpoints and readiness. Never goes back on what is persisted."""
-    status, reports = world.job.status, by_slot(world)
-    connected = sum(agent.connected for agent in current_agents(world).values())
+    status, reports = world.job.status, world.reports
+    connected = sum(agent.connected for agent in world.heard.values())
     status = changed(status, ready=f"{connected}/{world.job.spec.nodes}")
     now_running = [report for report in reports.values() if report.attempt == status.attempt and status.released]
     steps = [rank.step for report in now_running for rank in report.ranks]
@@ -99,7 +97,7 @@ def running(world: World) -> Plan | None:
 
 def _is_moving(world: World, status: JobStatus) -> bool:
     """Every slot runs the attempt, and a step beyond the restored one is completed where steps are known."""
-    reports = by_slot(world)
+    reports = world.reports
     ready = (AgentState.RUNNING, AgentState.EXITED)
     if len(reports) < world.job.spec.nodes:
         return False

@@ -6,11 +6,10 @@ from ciuic_api.lineage import Attempt
 from ciuic_api.protocol import RANKS_REMAIN, AgentState, Report, RunState, StoreState
 from ciuic_api.reasons import Reason
 
-from ..health import current_agents, current_pods, is_alive
 from ..manifests import pod_template_hash
 from ..model import Action, CreatePod, DeletePod, Plan, Pod, World
 from ..status import LINEAGE_KEPT, changed, with_link
-from .directives import by_slot, takeable
+from .directives import takeable
 from .plans import fail, say
 from .restore import choose, known_attempts
 
@@ -35,8 +34,8 @@ def old_pods(world: World) -> Plan | None:
 
 def surplus_pods(world: World) -> Plan | None:
     """Two living pods of one slot, as a repeated creation could make them: the older number goes."""
-    status, living = world.job.status, current_pods(world)
-    extra = [pod for pod in world.pods if is_alive(pod) and pod.uid != living[pod.slot].uid]
+    status, living = world.job.status, world.current
+    extra = [pod for pod in world.pods if pod.alive and pod.uid != living[pod.slot].uid]
     if not extra:
         return None
     actions = tuple(DeletePod(name=pod.name, uid=pod.uid, why="its slot has a newer pod") for pod in extra)
@@ -47,7 +46,7 @@ def surplus_pods(world: World) -> Plan | None:
 def missing_pods(world: World) -> Plan | None:
     """Every slot without a living pod gets one under a new number, all at once; of the dead, one per slot is kept."""
     job, status = world.job, world.job.status
-    living = current_pods(world)
+    living = world.current
     missing = [slot for slot in range(job.spec.nodes) if slot not in living]
     if not missing:
         return None
@@ -96,7 +95,7 @@ def first_attempt(world: World) -> Plan | None:
         return None
     if job.spec.checkpoint is None or job.spec.checkpoint.path is None:
         return _number_first(world, run=None)
-    agent = current_agents(world).get(0)
+    agent = world.heard.get(0)
     if agent is None or not agent.connected or agent.report.run is None:
         return None
     run = agent.report.run
@@ -147,7 +146,7 @@ def _wait(world: World, reason: Reason, message: str, recheck_after: float = 5.0
 
 def _number_first(world: World, run: RunState | None) -> Plan:
     status = world.job.status
-    seen = [report.attempt for report in by_slot(world).values()]
+    seen = [report.attempt for report in world.reports.values()]
     parent: int | None = None
     if run is not None:
         seen += [run.owner.attempt if run.owner else 0, *(link.attempt for link in run.attempts)]
@@ -174,7 +173,7 @@ def _as_link(link: Attempt) -> LineageLink:
 
 def waiting_pods(world: World) -> Plan | None:
     """Some agent is not here yet: say what the slowest pod waits for."""
-    pods, agents = current_pods(world), current_agents(world)
+    pods, agents = world.current, world.heard
     silent = [pod for slot, pod in sorted(pods.items()) if slot not in agents or not agents[slot].connected]
     if not silent:
         return None
@@ -212,12 +211,12 @@ def _what_it_waits_for(pod: Pod) -> tuple[Reason, str]:
 
 def quiescing(world: World) -> Plan | None:
     """Every agent says that no rank of any attempt runs any more, and that its checks passed."""
-    status, reports = world.job.status, by_slot(world)
+    status, reports = world.job.status, world.reports
     if status.attempt == 0:
         return _wait(world, Reason.WAITING_FOR_AGENTS, "slot 0 looks what the run holds")
     stuck = [
         pod
-        for slot, pod in current_pods(world).items()
+        for slot, pod in world.current.items()
         if (failure := reports[slot].failure) is not None and failure.reason == RANKS_REMAIN
     ]
     if stuck:
@@ -242,7 +241,7 @@ def _is_quiet(report: Report, attempt: int) -> bool:
 
 def release(world: World) -> Plan | None:
     """All is quiet: choose where to start, write it down, and let go."""
-    job, status, reports = world.job, world.job.status, by_slot(world)
+    job, status, reports = world.job, world.job.status, world.reports
     has_store = job.spec.checkpoint is not None and job.spec.checkpoint.path is not None
     run = reports[0].run
     if has_store and run is not None and run.store is StoreState.OK:

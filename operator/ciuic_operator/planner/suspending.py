@@ -3,10 +3,8 @@
 from ciuic_api.jobstatus import State
 from ciuic_api.reasons import Reason
 
-from ..health import current_pods
 from ..model import Action, DeletePod, Plan, World
 from ..status import changed, seconds_since, timestamp
-from .directives import by_slot
 from .plans import next_attempt, say
 
 SUSPEND_LIMIT_SECONDS = 300.0
@@ -24,8 +22,8 @@ def suspended(world: World) -> Plan | None:
     if status.state is not State.SUSPENDING:
         return say(world, status, State.SUSPENDING, Reason.SUSPENDING, message, urgent=True, recheck_after=0.0)
     living = [pod for pod in world.pods if not pod.deleting]
-    reports = by_slot(world)
-    stopped = len(reports) == len(current_pods(world)) and all(report.uploads_done for report in reports.values())
+    reports = world.reports
+    stopped = len(reports) == len(world.current) and all(report.uploads_done for report in reports.values())
     too_long = seconds_since(status.state_since, world.now) > SUSPEND_LIMIT_SECONDS
     actions: tuple[Action, ...] = ()
     if stopped or too_long or not status.released:
