@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # so that `localcluster` is importable as a package
 
-from localcluster import cluster, images, locking  # noqa: E402
+from localcluster import builds, cluster, locking  # noqa: E402
 from localcluster.components import COMPONENTS  # noqa: E402
 from localcluster.layout import Layout  # noqa: E402
 from localcluster.output import Failure, report  # noqa: E402
@@ -25,15 +26,15 @@ def parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="end the cluster and remove all of it; programs and images stay cached")
     down.add_argument("--purge", action="store_true", help="delete cached images too")
     commands.add_parser("status", help="what runs and what does not; exit code 1 unless all is ready")
-    commands.add_parser("env", help="print shell exports: eval \"$(python3 deploy/localcluster env)\"")
+    commands.add_parser("env", help='print shell exports: eval "$(python3 deploy/localcluster env)"')
     for name, text in (("start", "start one component"), ("stop", "stop one component; its data stay")):
         commands.add_parser(name, help=text).add_argument("component", choices=names)
     build = commands.add_parser("build-image", help="build an image into the node's store")
-    build.add_argument("name", help=f"{' or '.join(images.IMAGES)}, or any image name together with --file")
+    build.add_argument("name", help=f"{' or '.join(builds.IMAGES)}, or any image name together with --file")
     build.add_argument("--file", type=Path, help="the Dockerfile")
     build.add_argument("--context", type=Path, help="the build context; default: the folder of the Dockerfile")
     build.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
-    commands.add_parser("build-images", help=f"build {' and '.join(images.IMAGES)}")
+    commands.add_parser("build-images", help=f"build {' and '.join(builds.IMAGES)}")
     return top
 
 
@@ -48,14 +49,15 @@ def build_image(layout: Layout, arguments: argparse.Namespace) -> None:
         if not equals:
             raise Failure(f"--build-arg {given!r} has no value; write NAME=VALUE")
         extra[key] = value
-    if arguments.file is not None:
-        dockerfile = arguments.file.resolve()
-        context = (arguments.context or dockerfile.parent).resolve()
-        images.build(layout, arguments.name, dockerfile, context, extra)
-    elif arguments.name in images.IMAGES:
-        images.build_own(layout, arguments.name, extra)
-    else:
-        raise Failure(f"{arguments.name!r} is none of {', '.join(images.IMAGES)}; give its Dockerfile with --file")
+    with locking.exclusive(layout, "build-lock"):
+        if arguments.file is not None:
+            dockerfile = arguments.file.resolve()
+            context = (arguments.context or dockerfile.parent).resolve()
+            builds.build(layout, arguments.name, dockerfile, context, extra)
+        elif arguments.name in builds.IMAGES:
+            builds.build_own(layout, arguments.name, extra)
+        else:
+            raise Failure(f"{arguments.name!r} is none of {', '.join(builds.IMAGES)}; give its Dockerfile with --file")
 
 
 def run(layout: Layout, arguments: argparse.Namespace) -> int:
@@ -71,7 +73,7 @@ def run(layout: Layout, arguments: argparse.Namespace) -> int:
         build_image(layout, arguments)
         return 0
     if arguments.command == "build-images":
-        for name in images.IMAGES:
+        for name in builds.IMAGES:
             build_image(layout, argparse.Namespace(name=name, file=None, context=None, build_arg=[]))
         return 0
     with locking.exclusive(layout):
@@ -89,10 +91,14 @@ def run(layout: Layout, arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Entry point; failures become one sentence and exit code 1."""
     arguments = parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a build's client is ended with us
     try:
         return run(Layout.from_environment(), arguments)
     except Failure as failure:
         report(failure)
+        return 1
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("interrupted; the same command continues where it stopped", file=sys.stderr)

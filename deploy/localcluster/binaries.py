@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from localcluster.layout import HERE, Layout
 from localcluster.output import Failure, Progress, progress, say
@@ -118,7 +119,7 @@ def _build(layout: Layout, go: Path, target: Target) -> None:
             commands = [[str(go), "install", *common, *(f"{p}@v{target.version}" for p in target.packages)]]
         with log.open("w") as log_file:
             for command in commands:
-                status = _run_counting(command, HERE / (target.local or "."), environment, log_file.write, step)
+                status = _run_counting(command, HERE / (target.local or "."), environment, log_file, step)
                 if status != 0:
                     log_file.flush()
                     raise Failure(
@@ -133,9 +134,7 @@ def _build(layout: Layout, go: Path, target: Target) -> None:
     log.unlink()
 
 
-def _run_counting(
-    command: list[str], folder: Path, environment: dict[str, str], write: "object", step: Progress
-) -> int:
+def _run_counting(command: list[str], folder: Path, environment: dict[str, str], log: IO[str], step: Progress) -> int:
     """Runs a Go command; its -v output is one line per compiled package, which is the progress shown."""
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -146,7 +145,7 @@ def _run_counting(
         nonlocal count
         assert process.stdout is not None
         for line in process.stdout:
-            write(line)  # type: ignore[operator]
+            log.write(line)
             count += 1
 
     reader = threading.Thread(target=read, daemon=True)

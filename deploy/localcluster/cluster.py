@@ -8,8 +8,19 @@ import subprocess
 from pathlib import Path
 
 from localcluster import (
-    binaries, cgroups, components, configs, images, leftovers, mounts, network, packages, pki, probes, s3,
-)  # fmt: skip
+    binaries,
+    cgroups,
+    components,
+    configs,
+    images,
+    machine,
+    mounts,
+    network,
+    packages,
+    pki,
+    probes,
+    s3,
+)
 from localcluster.components import COMPONENTS
 from localcluster.layout import BRIDGE_IP, NODE, S3_ACCESS_KEY, S3_BUCKET, S3_PORT, S3_SECRET_KEY, Layout
 from localcluster.output import Failure, progress, say
@@ -23,7 +34,8 @@ def up(layout: Layout) -> None:
     network.claim(layout)
     for folder in (layout.run / "tmp", layout.run / "s3", layout.node_store, layout.log):
         folder.mkdir(parents=True, exist_ok=True)
-    network.apply_settings(layout)
+    machine.remember(layout)
+    machine.apply_settings()
     cgroups.create()
     pki.ensure(layout)
     configs.write(layout)
@@ -45,7 +57,7 @@ def _ensure(layout: Layout, component: components.Component, fresh: bool) -> boo
         return False
     if component.name == "containerd":
         components.wait_ready(layout, component)
-        if fresh and leftovers.remove_containers(layout):
+        if fresh and images.remove_containers(layout):
             components.stop(layout, component)  # it has read the containers of an earlier cluster into its memory
             components.start(layout, component)
             components.wait_ready(layout, component)
@@ -85,8 +97,7 @@ def down(layout: Layout, purge: bool) -> None:
         network.delete_interfaces()
         network.clean_rules()
         cgroups.remove()
-        network.restore_settings(layout)
-        leftovers.remove_files(layout)
+        machine.restore(layout)
     _delete(layout.run)
     if purge:
         _delete(layout.node_store)

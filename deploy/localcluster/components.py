@@ -12,8 +12,15 @@ from pathlib import Path
 
 from localcluster import cgroups, probes, processes
 from localcluster.layout import (
-    API_PORT, BRIDGE_IP, NODE, S3_ACCESS_KEY, S3_PORT, S3_SECRET_KEY, SERVICE_CIDR, Layout,
-)  # fmt: skip
+    API_PORT,
+    BRIDGE_IP,
+    NODE,
+    S3_ACCESS_KEY,
+    S3_PORT,
+    S3_SECRET_KEY,
+    SERVICE_CIDR,
+    Layout,
+)
 from localcluster.output import Failure, Progress, progress
 
 ETCD = "http://127.0.0.1:2379"
@@ -200,7 +207,9 @@ def wait_ready(layout: Layout, component: Component) -> None:
 
     def probe() -> str:
         if running(layout, component) is None:
-            raise Failure(f"{component.name} ended soon after its start; {component.remedy}", component.log_file(layout))
+            raise Failure(
+                f"{component.name} ended soon after its start; {component.remedy}", component.log_file(layout)
+            )
         return component.probe(layout)
 
     with progress(f"{component.name} ready", quiet=True) as step:

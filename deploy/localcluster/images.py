@@ -1,4 +1,4 @@
-"""Images of the node: the sandbox image, the base image, and building Dockerfiles straight into the node's store."""
+"""Images of the node: its store, the sandbox image and the base image. Used by `up` and builds.py."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import shutil
 import subprocess
 import tarfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localcluster import archives, mounts, packages, registries
 from localcluster.configs import PAUSE_IMAGE
-from localcluster.layout import HERE, Layout
-from localcluster.output import Failure, progress, say
+from localcluster.layout import Layout
+from localcluster.output import Failure, progress
 
-ROOT = HERE.parent.parent
 SUITE = "bookworm"
 # Everything that the Dockerfiles of this project install with apt, so that with this base they install nothing.
 BASE_PACKAGES = (
@@ -26,30 +24,6 @@ BASE_PACKAGES = (
     "python3-venv",
 )  # fmt: skip
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image of this project."""
-
-    name: str
-    dockerfile: str  # below the checkout, which is the build context
-
-
-IMAGES = {
-    "operator": Image("ciuic/deepseekjob-operator:dev", "operator/Dockerfile"),
-    "trainer": Image("ciuic/deepseek-train:latest", "trainer_image/Dockerfile"),
-}
-
-
-def full_name(name: str) -> str:
-    """The name under which kubelet looks for it: `a/b` means docker.io/a/b:latest."""
-    first, _, rest = name.partition("/")
-    if not rest:
-        name = f"docker.io/library/{name}"
-    elif not ("." in first or ":" in first or first == "localhost"):
-        name = f"docker.io/{name}"
-    return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 
 
 def ctr(layout: Layout, *arguments: str) -> str:
@@ -107,7 +81,7 @@ def ensure_base(layout: Layout) -> str:
                 status = process.wait(0.5)
                 break
             except subprocess.TimeoutExpired:
-                step.tick(_last_words(log))
+                step.tick(last_words(log))
         if status != 0:
             raise Failure(f"debootstrap ended with {status}; check that Debian's mirror answers and run again", log)
         for folder in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
@@ -123,43 +97,12 @@ def ensure_base(layout: Layout) -> str:
     return name
 
 
-def build(layout: Layout, name: str, dockerfile: Path, context: Path, arguments: dict[str, str]) -> None:
-    """Builds an ordinary Dockerfile; the image is in the node's store afterwards, unpacked."""
-    for path in (dockerfile, context):
-        if not path.exists():
-            raise Failure(f"{path} does not exist; give an existing Dockerfile with --file and folder with --context")
-    arguments = {"BASE": ensure_base(layout)} | arguments
-    log = layout.log / f"build-{name.replace('/', '_').replace(':', '_')}.log"
-    with registries.for_build(layout) as registry_options:
-        command = [
-            str(layout.bin / "buildctl"), "--addr", f"unix://{layout.buildkit_socket}", "build",
-            "--progress=plain", "--frontend=dockerfile.v0",
-            "--local", f"context={context}", "--local", f"dockerfile={dockerfile.parent}",
-            "--opt", f"filename={dockerfile.name}", "--opt", "image-resolve-mode=local",
-            *(part for key, value in arguments.items() for part in ("--opt", f"build-arg:{key}={value}")),
-            *registry_options,
-            "--output", f"type=image,name={full_name(name)},unpack=true,compression=uncompressed",
-        ]  # fmt: skip
-        with progress(f"image {name}") as step, log.open("w") as log_file:
-            process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT)
-            while True:
-                try:
-                    status = process.wait(0.2)
-                    break
-                except subprocess.TimeoutExpired:
-                    step.tick(_last_words(log))
-                except BaseException:
-                    process.terminate()
-                    raise
-            if status != 0:
-                raise Failure(f"building {name} from {dockerfile} failed; mend what the log names and build again", log)
-    say(f"{full_name(name)} is in the node's image store")
-
-
-def build_own(layout: Layout, short: str, arguments: dict[str, str]) -> None:
-    """Builds one of this project's images from the checkout."""
-    image = IMAGES[short]
-    build(layout, image.name, ROOT / image.dockerfile, ROOT, arguments)
+def remove_containers(layout: Layout) -> bool:
+    """Removes the containers, and their file systems, that an earlier cluster left in the node's store."""
+    names = ctr(layout, "containers", "ls", "--quiet").split()
+    if names:
+        ctr(layout, "containers", "rm", *names)
+    return bool(names)
 
 
 def _import(layout: Layout, name: str, layer: Path, settings: dict[str, Any]) -> None:
@@ -186,7 +129,7 @@ def _import(layout: Layout, name: str, layer: Path, settings: dict[str, Any]) ->
         raise Failure(f"containerd did not import {name}: {words}; check its log", layout.log / "containerd.log")
 
 
-def _last_words(log: Path) -> str:
+def last_words(log: Path) -> str:
     """The last line of a log that has one, shortened: what a long step is doing."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 2000))
@@ -198,9 +141,3 @@ def _checked(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
     if result.returncode != 0:
         raise Failure(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:]}")
-
-
-def listed(layout: Layout) -> list[str]:
-    """Names of the project's images in the node's store."""
-    names = ctr(layout, "images", "ls", "--quiet").split()
-    return [name for name in names if not name.startswith("sha256:")]

@@ -1,4 +1,4 @@
-"""One command at a time may change the cluster; the others wait and say for whom. Used by cluster.py."""
+"""One command at a time may change the cluster, and one build; the others wait and say for whom. Used by __main__.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WAIT_SECONDS = 2400.0  # longer than building everything
 
 
 @contextmanager
-def exclusive(layout: Layout) -> Iterator[None]:
-    """Holds the lock of the cache folder. The kernel releases it when the process ends, however it ends."""
+def exclusive(layout: Layout, name: str = "lock") -> Iterator[None]:
+    """Holds a lock of the cache folder. The kernel releases it when the process ends, however it ends."""
     layout.cache.mkdir(parents=True, exist_ok=True)
-    path = layout.cache / "lock"
+    path = layout.cache / name
     with path.open("a+") as file:
         if not _take(file.fileno()):
             file.seek(0)
@@ -28,7 +28,7 @@ def exclusive(layout: Layout) -> Iterator[None]:
                 while not _take(file.fileno()):
                     if time.monotonic() > deadline:
                         raise Failure(f"{path} has been locked for {WAIT_SECONDS:.0f} s; end the process that holds it")
-                    step.tick("it changes the cluster")
+                    step.tick("one at a time")
                     time.sleep(0.1)
         file.truncate(0)
         file.write(f"{os.getpid()} (localcluster {' '.join(sys.argv[1:])})")

@@ -6,7 +6,6 @@ files, and a second cluster (which would share the bridge, the ports and kube-pr
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 
 from localcluster.layout import BRIDGE, BRIDGE_IP, POD_CIDR, Layout
-from localcluster.output import Failure, say
+from localcluster.output import Failure
 
 ALIAS = "deepseekjob:"
 TABLES = ("iptables", "ip6tables")
@@ -79,7 +78,9 @@ def cleaning_script(saved: str) -> str:
     `saved` is the output of iptables-save; the result is empty when there is nothing to remove.
     """
     script: list[str] = []
-    table, chains, rules = "", [], []
+    table = ""
+    chains: list[str] = []
+    rules: list[str] = []
 
     def close() -> None:
         if chains or rules:
@@ -112,9 +113,7 @@ def clean_rules() -> None:
         saved = subprocess.run([f"{command}-save"], capture_output=True, text=True)
         script = cleaning_script(saved.stdout)
         if script:
-            result = subprocess.run(
-                [f"{command}-restore", "--noflush"], input=script, capture_output=True, text=True
-            )
+            result = subprocess.run([f"{command}-restore", "--noflush"], input=script, capture_output=True, text=True)
             if result.returncode != 0:
                 raise Failure(
                     f"`{command}-restore --noflush` refused to remove the cluster's chains: {result.stderr.strip()}; "
@@ -132,52 +131,6 @@ def rules_left() -> list[str]:
         names = [line[1:].split(" ")[0] for line in saved.splitlines() if line.startswith(":")]
         found += [f"{command} {name}" for name in names if OWN_CHAINS.match(name)]
     return found
-
-
-# What we, kubelet and kube-proxy set; None: kubelet sets it by itself, we only remember what it was.
-SETTINGS: dict[str, str | None] = {
-    "net/ipv4/ip_forward": "1",
-    "net/bridge/bridge-nf-call-iptables": "1",  # replies between pods must pass the address translation of Services
-    "net/ipv4/conf/all/route_localnet": None,
-    "vm/overcommit_memory": None,
-    "kernel/panic": None,
-    "kernel/panic_on_oops": None,
-    "kernel/keys/root_maxkeys": None,
-    "kernel/keys/root_maxbytes": None,
-}
-
-
-def apply_settings(layout: Layout) -> None:
-    """Remembers the kernel settings that the cluster changes, then sets those that are ours to set."""
-    bridge = Path("/proc/sys/net/bridge")
-    if not bridge.exists():
-        say("loading the kernel module br_netfilter")
-        subprocess.run(["modprobe", "br_netfilter"], capture_output=True)
-        if not bridge.exists():
-            raise Failure("the kernel module br_netfilter is not loaded and cannot be; `modprobe br_netfilter` tells why")
-    saved = layout.run / "sysctl.json"
-    if not saved.exists():
-        present = {name: Path("/proc/sys") / name for name in SETTINGS if (Path("/proc/sys") / name).exists()}
-        before = {name: path.read_text().strip() for name, path in present.items()}
-        temporary = saved.with_suffix(".new")
-        temporary.write_text(json.dumps(before, indent=1))
-        temporary.rename(saved)
-    for name, value in SETTINGS.items():
-        path = Path("/proc/sys") / name
-        if value is not None and path.read_text().strip() != value:
-            say(f"setting sysctl {name.replace('/', '.')} = {value}; `down` sets it back")
-            path.write_text(value)
-
-
-def restore_settings(layout: Layout) -> None:
-    """Sets the kernel settings back to what they were before the cluster."""
-    saved = layout.run / "sysctl.json"
-    if not saved.exists():
-        return
-    for name, value in json.loads(saved.read_text()).items():
-        path = Path("/proc/sys") / name
-        if path.exists() and path.read_text().strip() != value:
-            path.write_text(value)
 
 
 def _ip(*arguments: str) -> str:

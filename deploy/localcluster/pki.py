@@ -46,7 +46,20 @@ def ensure(layout: Layout) -> None:
         making = layout.run / ".pki-making"
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True, mode=0o700)
-        _openssl(making, "req", "-x509", *KEY, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=localcluster", "-days", DAYS)
+        _openssl(
+            making,
+            "req",
+            "-x509",
+            *KEY,
+            "-keyout",
+            "ca.key",
+            "-out",
+            "ca.crt",
+            "-subj",
+            "/CN=localcluster",
+            "-days",
+            DAYS,
+        )
         _certificate(making, "apiserver", "kube-apiserver", "", f"subjectAltName={','.join(SERVER_NAMES)}")
         for client in CLIENTS:
             _certificate(making, client.file, client.user, client.group, "extendedKeyUsage=clientAuth")

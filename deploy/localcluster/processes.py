@@ -63,8 +63,8 @@ def start(
     environment: Mapping[str, str],
 ) -> Record:
     """Starts a daemon in its own session and control group; the record exists before the program runs."""
-    for file in (record_file, log):
-        file.parent.mkdir(parents=True, exist_ok=True)
+    for path in (record_file, log):
+        path.parent.mkdir(parents=True, exist_ok=True)
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
 

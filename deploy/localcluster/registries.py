@@ -67,7 +67,7 @@ def shell_assignments(pip: dict[str, str], environment: dict[str, str]) -> str:
     if "extra-index-url" in pip:
         wanted |= {"PIP_EXTRA_INDEX_URL": pip["extra-index-url"], "UV_INDEX": pip["extra-index-url"]}
     for name in environment:
-        if name.startswith("UV_") and "INDEX" in name or name in PROXY_VARIABLES:
+        if (name.startswith("UV_") and "INDEX" in name) or name in PROXY_VARIABLES:
             wanted[name] = environment[name]
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in wanted.items())
 
