@@ -132,8 +132,8 @@ class LearningRate(Schema):
     """Linear warm-up, then cosine to `peak * minRatio` at the last step."""
 
     peak: Annotated[
-        float, Field(json_schema_extra=bounded("training.learningRate.peak", 0, 10, "3e-3 suits the tiny model"))
-    ] = 3e-3
+        float, Field(json_schema_extra=bounded("training.learningRate.peak", 0, 10, "6e-3 suits the tiny model"))
+    ] = 6e-3
     """Learning rate at the end of the warm-up."""
     warmup_steps: Annotated[int, _integer("training.learningRate.warmupSteps", 0, 10**9, "1000 is common")] = 10
     """Optimizer steps of the warm-up."""
@@ -158,7 +158,7 @@ class Training(Schema):
     data: Data = Data()
     sequence_length: Annotated[int, _integer("training.sequenceLength", 8, 1048576, "4096 is common")] = 64
     """Tokens per sample."""
-    micro_batch_size: Annotated[int, _integer("training.microBatchSize", 1, 65536, "lower it if memory is short")] = 8
+    micro_batch_size: Annotated[int, _integer("training.microBatchSize", 1, 65536, "lower it if memory is short")] = 4
     """Samples per rank and micro-step."""
     gradient_accumulation: Annotated[
         int, _integer("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")

@@ -59,6 +59,7 @@ def open_device(env: RankEnv) -> Device:
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // env.local_world_size)))
     if vendor.device == "cpu":
+        os.environ.setdefault("LOCAL_SIZE", str(env.local_world_size))  # DeepSpeed would start numactl every step
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         return Device(torch.device("cpu"), module, vendor.backend)
