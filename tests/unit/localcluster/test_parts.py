@@ -36,9 +36,13 @@ def test_members_of_a_group_and_the_groups_below(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [("go version go1.26.8 linux/amd64", (1, 26)), ("go version devel go1.27-abc", (1, 27)), ("gccgo 12", (0, 0))],
+    [
+        ("go version go1.26.8 linux/amd64", (1, 26, 8)),
+        ("go version devel go1.27-abc", (1, 27, 0)),
+        ("gccgo 12", (0, 0, 0)),
+    ],
 )
-def test_go_version(text: str, version: tuple[int, int]) -> None:
+def test_go_version(text: str, version: tuple[int, int, int]) -> None:
     assert binaries.go_version(text) == version
 
 
