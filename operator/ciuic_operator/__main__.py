@@ -163,7 +163,8 @@ def verdict(tasks: dict[str, asyncio.Task[Any]]) -> int:
     for name, task in ended.items():
         error = None if task.cancelled() else task.exception()
         if name != "signal":
-            log.error("%s has ended: %s", name, error or "without an error", exc_info=error)
+            place = None if isinstance(error, OperatorError) else error
+            log.error("%s has ended: %s", name, error or "without an error", exc_info=place)
     return 0 if "signal" in ended else 1
 
 

@@ -95,6 +95,7 @@ class Execute:
         self._end_process = end_process
         self._clock = clock
         self._written_at: dict[str, float] = {}
+        self._started_at = clock()
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(self, world: World, version: str, plan: Plan) -> float:
@@ -133,7 +134,8 @@ class Execute:
         if plan.urgent or any(getattr(plan.status, f) != getattr(job.status, f) for f in PERSISTED_FIELDS):
             return 0.0
         pause = TRANSITION_SECONDS if is_transition(job.status, plan.status) else self._progress_seconds()
-        return self._written_at.get(job.uid, float("-inf")) + pause - self._clock()
+        # After a start all jobs would be due at once, most of them only because their agents have not come back yet.
+        return self._written_at.get(job.uid, self._started_at) + pause - self._clock()
 
     async def _write(self, job: Job, version: str, status: JobStatus) -> None:
         try:

@@ -127,7 +127,7 @@ class Lease:
 
     def _is_predecessor(self, holder: str) -> bool:
         """A process of this very pod: its container was restarted, so it is dead. Or ourselves, of an answer lost."""
-        same_pod = bool(self._pod_uid) and holder.startswith(f"{self._release}/{self._pod_uid}/")
+        same_pod = holder.startswith(f"{self._release}/{self._pod_uid}/")
         return same_pod or holder == self._identity
 
     async def _take(self, old: JsonObject | None) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from .metrics import Metrics
 
@@ -58,7 +59,7 @@ class Probes:
             self._metrics.loop_lag.set(max(0.0, loop.time() - due))
 
     async def _serve_metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), content_type="text/plain")
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _serve_health(self, _: web.Request) -> web.Response:
         wrong = {name: sentence for name, check in self._alive.items() if (sentence := check())}

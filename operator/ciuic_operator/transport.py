@@ -59,8 +59,9 @@ class Transport:
                     config_file=kubeconfig, client_configuration=configuration, persist_config=False
                 )
         except kubernetes_config.ConfigException as error:
+            why = str(error).rstrip(".")
             raise OperatorError(
-                f"no API server is known: {str(error).rstrip(chr(46))}. Run it in a pod, or name a file in KUBECONFIG."
+                f"no API server is known: {why}; run it in a pod or name a file in KUBECONFIG"
             ) from error
         return cls(ApiClient(configuration))
 

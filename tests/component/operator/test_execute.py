@@ -55,7 +55,7 @@ class Cluster:
         self.pods: Store[PodRecord] = Store({"owner": lambda record: record.owner}, lambda before, after: None)
 
     def execute(self, hook: ExitHook | None = None) -> Execute:
-        return Execute(
+        made = Execute(
             kube=self,
             jobs=self.jobs,
             pods=self.pods,
@@ -70,6 +70,8 @@ class Cluster:
             end_process=self.end_process,
             clock=lambda: self.now,
         )
+        self.now += 100  # the process has been running for a while
+        return made
 
     def _do(self, what: str, call: str) -> None:
         if call in self.failing:
@@ -322,6 +324,15 @@ class TestCoalescing:
         cluster.now += wait
         await cluster.carry_out(plan(state=State.RUNNING, step=3), execute)
         assert cluster.done.count("write status") == 2 and cluster.body["status"]["step"] == 3
+
+    async def test_after_a_start_not_all_jobs_are_due_at_once(self) -> None:
+        cluster = Cluster()
+        execute = cluster.execute()
+        cluster.now -= 100
+        await cluster.carry_out(plan(state=State.PENDING, ready="0/2"), execute)
+        assert "write status" not in cluster.done
+        await cluster.carry_out(plan(state=State.PENDING, urgent=True, attempt=1), execute)
+        assert "write status" in cluster.done
 
     async def test_a_thousand_jobs_write_twenty_times_a_second(self) -> None:
         cluster = Cluster()

@@ -114,12 +114,14 @@ async def test_a_report_is_kept_and_answered(harness: Harness) -> None:
 
 async def test_a_directive_is_pushed_when_it_changes_and_not_when_it_does_not(harness: Harness) -> None:
     first, second = Directive(attempt=1, run=False, slot=0), Directive(attempt=1, run=True, slot=0)
+    other = Directive(attempt=1, run=True, slot=1)
     harness.hub.publish(JOB, {"pod-0": first})
-    socket = await harness.connect()
+    socket, later = await harness.connect("t0"), await harness.connect("t1")
     await socket.send_bytes(protocol.encode(REPORT))
     assert await directive(socket) == first
-    harness.hub.publish(JOB, {"pod-0": Directive(attempt=1, run=False, slot=0)})
-    harness.hub.publish(JOB, {"pod-0": second})
+    harness.hub.publish(JOB, {"pod-0": Directive(attempt=1, run=False, slot=0), "pod-1": other})
+    assert await directive(later) == other
+    harness.hub.publish(JOB, {"pod-0": second, "pod-1": other})
     assert await directive(socket) == second, "an equal directive was pushed again"
 
 
@@ -175,8 +177,8 @@ async def test_only_what_matters_wakes_the_job(harness: Harness) -> None:
 
 
 async def test_an_old_or_repeated_report_changes_nothing(harness: Harness) -> None:
-    socket = await harness.connect()
     harness.hub.publish(JOB, {"pod-0": Directive(attempt=3, run=True, slot=0)})
+    socket = await harness.connect()
     await socket.send_bytes(protocol.encode(replace_report(sequence=9, attempt=3)))
     await directive(socket)
     await socket.send_bytes(protocol.encode(replace_report(sequence=8, attempt=2)))

@@ -183,6 +183,12 @@ async def test_a_lease_that_another_took_is_lost() -> None:
     assert server.spec["holderIdentity"] == "ns/b/x/y", "what is another's is not given up"
 
 
+async def test_what_was_never_held_is_not_given_up() -> None:
+    server = Server()
+    await lease(server).give_up()
+    assert server.writes == []
+
+
 async def test_an_annotation_by_somebody_is_no_loss() -> None:
     server = Server()
     one = lease(server)
