@@ -3,24 +3,45 @@
 import asyncio
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from ciuic_api import agent_config
 
 from . import processes
 from .hub_client import HubClient
-from .runtime import Runtime, say
+from .output import say
+from .runtime import Runtime
+
+LAST_WORD_SECONDS = 1.0
+AGAIN_SECONDS = 5.0
 
 
 async def serve(config: agent_config.AgentConfig, memory: Path, scratch: Path, token: Path) -> int:
     runtime = Runtime(config, dict(os.environ), memory, scratch)
     hub = HubClient(config, token, runtime.report, runtime.hear, say)
     runtime.changed = hub.changed
-    connection = asyncio.create_task(hub.run())
+    connection = asyncio.create_task(stay_connected(hub))
     try:
-        return await runtime.run()
+        code = await runtime.run()
+        await hub.last_word(LAST_WORD_SECONDS)
+        return code
     finally:
         connection.cancel()
+
+
+async def stay_connected(hub: HubClient) -> None:
+    """A mistake of ours in what is said or heard must not leave the ranks without anybody who speaks for them."""
+    while True:
+        task = asyncio.create_task(hub.run())
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        error = task.exception()
+        if error is not None:
+            say("".join(traceback.format_exception(error)))
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 def main() -> None:
@@ -35,10 +56,17 @@ def main() -> None:
     scratch = Path(os.environ.get("CIUIC_SCRATCH_PATH") or "/tmp/ciuic")
     token = Path(os.environ.get("CIUIC_TOKEN_PATH") or agent_config.TOKEN_PATH)
     memory.mkdir(parents=True, exist_ok=True)
-    # Threads of the store may be in the middle of a call: nobody waits for them.
-    code = asyncio.run(serve(config, memory, scratch, token))
-    sys.stdout.flush()
-    os._exit(code)
+    code = 1
+    try:
+        code = asyncio.run(serve(config, memory, scratch, token))
+    except Exception as error:
+        traceback.print_exception(error)
+        raise
+    finally:
+        # Threads of the store may be in the middle of a call: nobody waits for them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The agent's end of the WebSocket: reports out, directives in, and again when it breaks. Used by `runtime`.
+"""The agent's end of the WebSocket: reports out, directives in, and again when it breaks. Built by `__main__`.
 
 Nothing here can stop training: while the operator is away the ranks go on, and uploads with them.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
+import msgspec
 
 from ciuic_api.agent_config import AgentConfig
 from ciuic_api.protocol import (
@@ -26,8 +27,16 @@ from ciuic_api.protocol import (
 
 RECONNECT_SECONDS = (0.2, 5.0)
 CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 15.0
-"""The operator answers each report; a connection on which it does not is as good as none."""
+CLOSE_SECONDS = 1.0
+HEARTBEAT_SECONDS = 10.0
+"""Pings: a connection whose other end is gone without a word is noticed within one and a half times this."""
+SHORT_SECONDS = 5.0
+"""A connection that lives no longer than this counts as a failed one: the next comes after a longer pause."""
+REFUSAL_CHARACTERS = 500
+
+
+class HubRefused(Exception):
+    """The operator did not take the connection; the sentence is its own."""
 
 
 class HubClient:
@@ -45,24 +54,39 @@ class HubClient:
         self._hear = hear
         self._say = say
         self._changed = asyncio.Event()
+        self._spoken = asyncio.Condition()
+        self._begun = self._sent = 0
         self._complaint = ""
 
     def changed(self) -> None:
         """Something is worth telling at once."""
         self._changed.set()
 
+    async def last_word(self, seconds: float) -> None:
+        """Sends what is so now, if that is possible in this time."""
+        goal = self._begun + 1
+        self._changed.set()
+        try:
+            async with asyncio.timeout(seconds), self._spoken:
+                await self._spoken.wait_for(lambda: self._sent >= goal)
+        except TimeoutError:
+            return
+
     async def run(self) -> None:
         """Until cancelled."""
         failures = 0
         while True:
+            began = asyncio.get_running_loop().time()
             try:
                 await self._converse()
-                failures = 0
+            except HubRefused as refusal:
+                self._complain(f"the operator refuses the connection, trying again: {refusal}")
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                failures += 1
                 self._complain(f"operator not reached, trying again: {type(error).__name__} {error}")
+            lasted = asyncio.get_running_loop().time() - began
+            failures = failures + 1 if lasted < SHORT_SECONDS else 0
             low, high = RECONNECT_SECONDS
-            await asyncio.sleep(random.uniform(low, min(high, low * 2 ** min(failures, 6)) + low))
+            await asyncio.sleep(random.uniform(low, min(high, low * 2 ** min(failures + 1, 6))))
 
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:
@@ -70,36 +94,53 @@ class HubClient:
             self._say(sentence)
 
     async def _converse(self) -> None:
-        headers = {
-            "Authorization": f"Bearer {self._token_path.read_text().strip()}" if self._token_path.exists() else "",
+        async with aiohttp.ClientSession(raise_for_status=_with_sentence) as session:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                socket = await session.ws_connect(
+                    self._config.hub_url,
+                    headers=self._headers(),
+                    ssl=self._trust(),
+                    max_msg_size=MAX_REPORT_BYTES,
+                    heartbeat=HEARTBEAT_SECONDS,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                    compress=0,
+                )
+            self._complaint = ""
+            self._say("connected to the operator")
+            tasks = [asyncio.create_task(self._speak(socket)), asyncio.create_task(self._listen(socket))]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+                await socket.close()
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+            self._complain(f"the operator closed the connection (code {socket.close_code})")
+
+    def _headers(self) -> dict[str, str]:
+        token = self._token_path.read_text().strip() if self._token_path.exists() else ""
+        return {
+            "Authorization": f"Bearer {token}",
             HEADER_NAMESPACE: self._config.namespace,
             HEADER_JOB: self._config.job,
             HEADER_JOB_UID: self._config.job_uid,
         }
-        trust: ssl.SSLContext | bool = True
-        if self._config.hub_ca_pem:
-            trust = ssl.create_default_context(cadata=self._config.hub_ca_pem)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.ws_connect(
-                self._config.hub_url, headers=headers, ssl=trust, max_msg_size=MAX_REPORT_BYTES, compress=0
-            ) as socket,
-        ):
-            self._complaint = ""
-            self._say("connected to the operator")
-            speaking = asyncio.create_task(self._speak(socket))
-            try:
-                await self._listen(socket)
-            finally:
-                speaking.cancel()
-                await asyncio.gather(speaking, return_exceptions=True)
-            self._complain(f"the operator closed the connection (code {socket.close_code})")
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        pem = self._config.hub_ca_pem
+        return ssl.create_default_context(cadata=pem) if pem else True
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
             self._changed.clear()
+            self._begun += 1
             await socket.send_bytes(encode(self._report()))
+            async with self._spoken:
+                self._sent = self._begun
+                self._spoken.notify_all()
             try:
                 async with asyncio.timeout(REPORT_INTERVAL_SECONDS):
                     await self._changed.wait()
@@ -107,9 +148,17 @@ class HubClient:
                 continue
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        while True:
-            message = await socket.receive(timeout=SILENCE_SECONDS * 4)
-            if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                self._hear(decode_directive(message.data))
-            else:
+        """Until the connection ends."""
+        async for message in socket:
+            if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                 return
+            try:
+                self._hear(decode_directive(message.data))
+            except msgspec.DecodeError as error:
+                self._complain(f"the operator said something that can not be read: {error}")
+
+
+async def _with_sentence(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:
+        text = (await response.text(errors="replace"))[:REFUSAL_CHARACTERS]
+        raise HubRefused(f"{response.status} {text.strip()}")

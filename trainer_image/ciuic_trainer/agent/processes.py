@@ -1,14 +1,14 @@
 """Ranks as processes: start, watch, end them with everything they left behind. Used by `runtime`.
 
 The agent is the pod's process 1 (and a subreaper where it is not), so whatever a rank leaves behind becomes its child:
-left over is every process whose parent chain ends at the agent.
+left over is every process whose parent chain ends at the agent. What `kubectl exec` starts is not: its chain ends
+outside the pod.
 """
 
 import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from .output import write_line
+
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_THP_DISABLE = 41
 LINES_KEPT = 200
 LINE_BYTES = 8192
+OUTPUT_SECONDS = 0.3
+"""How long the end of a rank waits for its last lines, which say why. A process it left behind may hold them open."""
+NOT_FOUND_EXIT_CODE, NOT_STARTED_EXIT_CODE = 127, 126
+"""As shells say it."""
+SCANS = 5
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,40 +49,63 @@ def disable_transparent_huge_pages() -> None:
 @dataclass
 class Rank:
     rank: int
-    pid: int
+    pid: int | None
+    """None: it could not be started."""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
-    exit_code: int | None = None
+    reaped_code: int | None = None
+    """The process has ended; its output may still be read."""
     ended_at: float | None = None
     """Of the monotonic clock."""
+    exit_code: int | None = None
+    """The process has ended and its output is complete: from here on the rank's end is told."""
+    terminated: bool = False
     reader: threading.Thread | None = None
 
+    @property
+    def running_pid(self) -> int | None:
+        """Its process's id, which cannot be another's as long as it is not reaped."""
+        return self.pid if self.reaped_code is None else None
 
-def start_rank(rank: int, command: Sequence[str], environ: Mapping[str, str]) -> Rank:
-    """The one place where a rank comes to life. Its output goes to the agent's, each line with the rank before it."""
-    process = subprocess.Popen(
-        list(command),
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+
+def start_rank(rank: int, command: Sequence[str], environ: Mapping[str, str], output_ended: Callable[[], None]) -> Rank:
+    """The one place where a rank comes to life. Its output goes to the agent's, each line with the rank before it.
+
+    `output_ended` is called from another thread. A command that can not be started is a rank that ended at once.
+    """
+    try:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        code = NOT_FOUND_EXIT_CODE if isinstance(error, FileNotFoundError) else NOT_STARTED_EXIT_CODE
+        stillborn = Rank(rank=rank, pid=None, reaped_code=code)
+        line = f"{command[0]} can not be started: {error}"
+        stillborn.lines.append(line)
+        write_line(f"[rank {rank}] {line}".encode(errors="replace"))
+        return stillborn
     # Reaping is done in one place (`Ranks.reap`): the Popen object must not wait for the child itself.
     process.returncode = 0
     started = Rank(rank=rank, pid=process.pid)
     assert process.stdout is not None
-    started.reader = threading.Thread(target=_relay, args=(process.stdout, started), name=f"rank {rank}", daemon=True)
+    arguments = (process.stdout, started, output_ended)
+    started.reader = threading.Thread(target=_relay, args=arguments, name=f"rank {rank}", daemon=True)
     started.reader.start()
     return started
 
 
-def _relay(stream: IO[bytes], rank: Rank) -> None:
-    prefix = f"[rank {rank.rank}] "
-    while line := stream.readline(LINE_BYTES):
-        text = line.decode(errors="replace").rstrip("\n")
-        rank.lines.append(text)
-        sys.stdout.write(f"{prefix}{text}\n")
-        sys.stdout.flush()
+def _relay(stream: IO[bytes], rank: Rank, output_ended: Callable[[], None]) -> None:
+    prefix = f"[rank {rank.rank}] ".encode()
+    with stream:
+        while line := stream.readline(LINE_BYTES):
+            line = line.removesuffix(b"\n")
+            rank.lines.append(line.decode(errors="replace"))
+            write_line(prefix + line)
+    output_ended()
 
 
 @dataclass
@@ -84,16 +114,17 @@ class Ranks:
 
     members: dict[int, Rank] = field(default_factory=dict)
     """By rank."""
-    own: set[int] = field(default_factory=set)
-    """Children of the agent that are not ranks."""
 
     def alive(self) -> int:
         return sum(rank.exit_code is None for rank in self.members.values())
 
+    def ending(self) -> bool:
+        """The output of some rank that has ended is still being read."""
+        return any(rank.exit_code is None and rank.reaped_code is not None for rank in self.members.values())
+
     def reap(self, now: float) -> list[Rank]:
-        """Collect every child that has ended; those that are ranks are returned."""
-        ended = []
-        by_pid = {rank.pid: rank for rank in self.members.values() if rank.exit_code is None}
+        """Collect every child that has ended; ranks whose end can be told from now on are returned."""
+        by_pid = {pid: rank for rank in self.members.values() if (pid := rank.running_pid) is not None}
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -103,52 +134,92 @@ class Ranks:
                 break
             rank = by_pid.get(pid)
             if rank is not None:
-                rank.exit_code, rank.ended_at = os.waitstatus_to_exitcode(status), now
+                rank.reaped_code, rank.ended_at = os.waitstatus_to_exitcode(status), now
+        ended = []
+        for rank in self.members.values():
+            if rank.exit_code is not None or rank.reaped_code is None:
+                continue
+            rank.ended_at = now if rank.ended_at is None else rank.ended_at
+            reading = rank.reader is not None and rank.reader.is_alive()
+            if not reading or now - rank.ended_at > OUTPUT_SECONDS:
+                rank.exit_code = rank.reaped_code
                 ended.append(rank)
         return ended
 
     def left_over(self) -> list[int]:
-        """Processes below the agent that are neither its own nor living ranks."""
-        ranks = {rank.pid for rank in self.members.values() if rank.exit_code is None}
-        return [pid for pid in descendants(os.getpid()) if pid not in ranks and pid not in self.own]
+        """Processes below the agent that are not living ranks."""
+        ranks = {rank.running_pid for rank in self.members.values()}
+        return [pid for pid in descendants(os.getpid()) if pid not in ranks]
 
-    def signal(self, number: int) -> None:
-        """To each living rank's whole process group."""
+    def terminate(self) -> None:
+        """SIGTERM to each living rank's process group, once: to many programs a second one means haste."""
         for rank in self.members.values():
-            if rank.exit_code is None:
-                _quietly(lambda pid=rank.pid: os.killpg(pid, number))  # type: ignore[misc]
+            if rank.running_pid is not None and not rank.terminated:
+                rank.terminated = True
+                _signal_group(rank.running_pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL to all ranks and all they left behind, whatever session they are in."""
-        self.signal(signal.SIGKILL)
+        for rank in self.members.values():
+            if rank.running_pid is not None:
+                _signal_group(rank.running_pid, signal.SIGKILL)
         for pid in self.left_over():
-            _quietly(lambda pid=pid: os.kill(pid, signal.SIGKILL))  # type: ignore[misc]
+            _signal(pid, signal.SIGKILL)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    _quietly(lambda: os.killpg(leader, number))
+
+
+def _signal(pid: int, number: int) -> None:
+    _quietly(lambda: os.kill(pid, number))
 
 
 def _quietly(kill: Callable[[], None]) -> None:
+    """It may have ended by itself in between, or belong to another user: then it remains, and that is reported."""
     try:
         kill()
-    except ProcessLookupError:
-        return  # it ended by itself in between
+    except (ProcessLookupError, PermissionError):
+        return
 
 
 def descendants(root: int) -> list[int]:
     """Living processes whose parent chain ends at `root`; zombies are not counted."""
+    for _ in range(SCANS):
+        parents, living = _scan()
+        found, torn = _below(root, parents, living)
+        if not torn:
+            break
+    return found
+
+
+def _scan() -> tuple[dict[int, int], set[int]]:
+    """The parent of each process, and which of them live."""
     parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
+    living: set[int] = set()
+    for name in os.listdir("/proc"):  # noqa: PTH208 - called often
+        if name.isdecimal():
             try:
-                text = (entry / "stat").read_text()
+                text = Path("/proc", name, "stat").read_text(errors="replace")
             except (FileNotFoundError, ProcessLookupError):
                 continue
             state, parent = text.rsplit(")", 1)[1].split()[:2]
+            parents[int(name)] = int(parent)
             if state not in ("Z", "X"):
-                parents[int(entry.name)] = int(parent)
-    found = []
-    for pid in parents:
+                living.add(int(name))
+    return parents, living
+
+
+def _below(root: int, parents: Mapping[int, int], living: set[int]) -> tuple[list[int], bool]:
+    """Whose chain ends at `root`; and whether some chain ends at a process that vanished while the others were read:
+    its children have another parent by now, perhaps `root`, and only another scan tells.
+    """
+    found, torn = [], False
+    for pid in living:
         current = pid
-        while current in parents and current != root:
+        while current != root and current in parents:
             current = parents[current]
+        torn = torn or current not in (root, 0)
         if current == root and pid != root:
             found.append(pid)
-    return found
+    return sorted(found), torn

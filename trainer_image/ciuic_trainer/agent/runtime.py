@@ -2,11 +2,11 @@
 
 import asyncio
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from ciuic_api.protocol import (
     AGENT_RESTARTED,
     DELETION_CONFIRMATION_SECONDS,
     RANKS_REMAIN,
+    STOPPED_EXIT_CODE,
     AgentFailure,
     AgentState,
     Directive,
@@ -35,6 +36,7 @@ from ciuic_trainer.shared.progress import ProgressReader
 
 from . import failure, preflight, supervisor
 from .launch import Launch
+from .output import say
 from .processes import Ranks, start_rank
 from .run_store import Damaged, RunStore
 from .store import Refused, Store, StoreError, Unreachable
@@ -42,13 +44,15 @@ from .supervisor import Effect, Facts, Local
 from .uploads import Orders, Uploads
 
 TICK_SECONDS = 0.5
+ENDING_TICK_SECONDS = 0.05
+"""While the last lines of a rank that ended are read."""
 LOOK_AGAIN_SECONDS = 2.0
 """How often slot 0 looks at the run while an attempt waits for what it sees."""
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"[agent] {text}\n")
-    sys.stdout.flush()
+def _call_soon(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(what)
 
 
 class Runtime:
@@ -80,6 +84,8 @@ class Runtime:
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="agent")
         self._woken = asyncio.Event()
         self._looking = asyncio.Event()
+        self._wake: Callable[[], None] = lambda: None
+        """Makes the loop look again, from any thread; set by `run`."""
         self.changed: Callable[[], None] = lambda: None
         """Called when a report is worth sending at once; set by `__main__`."""
         self._store: RunStore | None = None
@@ -113,6 +119,7 @@ class Runtime:
     async def run(self) -> int:
         """Until the supervisor says exit; returns the exit code."""
         loop = asyncio.get_running_loop()
+        self._wake = lambda: _call_soon(loop, self._woken.set)
         loop.add_signal_handler(signal.SIGCHLD, self._woken.set)
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         receiver = messages.bind(self._launch.socket_path)
@@ -124,7 +131,7 @@ class Runtime:
                 if code is not None:
                     return code
                 try:
-                    async with asyncio.timeout(TICK_SECONDS):
+                    async with asyncio.timeout(ENDING_TICK_SECONDS if self._ranks.ending() else TICK_SECONDS):
                         await self._woken.wait()
                 except TimeoutError:
                     continue
@@ -195,11 +202,19 @@ class Runtime:
         return Facts(
             ranks_alive=self._ranks.alive(),
             ranks_started=bool(self._ranks.members),
-            leftovers=len(self._ranks.left_over()),
+            leftovers=len(self._ranks.left_over()) if self._leftovers_matter() else 0,
             restored=self._restored,
             restore_failed=self._restore_failed is not None,
             uploads_done=self._uploads_done(),
         )
+
+    def _leftovers_matter(self) -> bool:
+        """Looking for them reads all of /proc: only when ranks are to be ended."""
+        directive = self._directive
+        ending = directive is not None and (
+            directive.attempt > self._local.attempt or directive.finish or directive.stop
+        )
+        return ending or self._local.terminated is not None
 
     def _uploads_done(self) -> bool:
         return self._uploads is None or self._uploads.done()
@@ -209,7 +224,7 @@ class Runtime:
             case supervisor.Kill():
                 self._ranks.kill()
             case supervisor.Terminate():
-                self._ranks.signal(signal.SIGTERM)
+                self._ranks.terminate()
             case supervisor.Adopt():
                 self._adopt()
             case supervisor.Restore(directive):
@@ -221,7 +236,7 @@ class Runtime:
     # --- a new attempt --------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        self._ranks = Ranks(own=self._ranks.own)
+        self._ranks = Ranks()
         self._readers, self._pace = {}, []
         self._restored, self._restore_failed, self._checked, self._rebooted = None, None, None, 0
         self._rendezvous = self._launch.rendezvous()
@@ -326,7 +341,7 @@ class Runtime:
         self._write_marker(directive.attempt)
         for rank in self._launch.ranks(directive):
             self._readers[rank.number] = ProgressReader(rank.progress_file)
-            self._ranks.members[rank.number] = start_rank(rank.number, rank.command, rank.environ)
+            self._ranks.members[rank.number] = start_rank(rank.number, rank.command, rank.environ, self._wake)
         start = f"from {directive.restore.checkpoint}" if directive.restore else "at step 0"
         say(f"attempt {directive.attempt}: {len(self._ranks.members)} ranks start {start}")
 
@@ -455,7 +470,7 @@ class Runtime:
         if self._local.ranks_remain:
             left = self._ranks.left_over()
             return AgentFailure(reason=RANKS_REMAIN, message=f"processes {left} do not end")
-        dead = [rank for rank in self._ranks.members.values() if rank.exit_code not in (None, 0)]
+        dead = [rank for rank in self._ranks.members.values() if rank.exit_code not in (None, 0, STOPPED_EXIT_CODE)]
         if not dead:
             return None
         first = min(dead, key=lambda rank: rank.ended_at or now)

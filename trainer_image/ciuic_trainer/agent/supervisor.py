@@ -12,6 +12,10 @@ from ciuic_api.protocol import AgentState, Directive
 
 RANKS_GONE_SECONDS = 10.0
 """After KILL nothing of the ranks may be left for longer than this; otherwise the pod is of no use any more."""
+DEFAULT_GRACE_SECONDS = 30.0
+"""For a last checkpoint, when the pod ends before any directive was heard."""
+FINISH_UPLOAD_SECONDS = 20.0
+"""How long the end of a job waits for uploads: the newest checkpoint of a job that failed may not be in S3 yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class Local:
     """When `state` was entered, of the monotonic clock."""
     terminated: float | None = None
     """When the pod was told to end (SIGTERM)."""
+    finishing: float | None = None
+    """When the agent was told that all is done."""
     ranks_remain: bool = False
 
 
@@ -95,7 +101,7 @@ def boot(started: int, now: float) -> Local:
 def step(local: Local, directive: Directive | None, facts: Facts, now: float) -> tuple[Local, tuple[Effect, ...]]:
     """`directive` is the newest that was heard; one of an older attempt than the local one is as good as none."""
     if local.terminated is not None:
-        return _ending(local, facts, now)
+        return _ending(local, directive, facts, now)
     if directive is None or directive.attempt < local.attempt:
         return _watch(local, facts, now), ()
     if directive.attempt > local.attempt:
@@ -138,7 +144,9 @@ def _change_attempt(local: Local, directive: Directive, facts: Facts, now: float
 def _finishing(local: Local, facts: Facts, now: float) -> tuple[Local, tuple[Effect, ...]]:
     if facts.ranks_alive or facts.leftovers:
         return _enter(local, AgentState.KILLING, now), (Kill(),)
-    return local, (Exit(),)
+    local = replace(local, finishing=now if local.finishing is None else local.finishing)
+    waited_long = local.finishing is not None and now - local.finishing > FINISH_UPLOAD_SECONDS
+    return local, ((Exit(),) if facts.uploads_done or waited_long else ())
 
 
 def _stopping(local: Local, directive: Directive, facts: Facts, now: float) -> tuple[Local, tuple[Effect, ...]]:
@@ -157,13 +165,17 @@ def _running(local: Local, directive: Directive, facts: Facts, now: float) -> tu
         return _enter(local, AgentState.QUIESCED, now), ()
     if directive.restore is not None and facts.restored != directive.restore.checkpoint:
         return _enter(local, AgentState.RESTORING, now), (Restore(directive),)
+    if not directive.rendezvous:
+        return local, ()  # a new operator has not heard slot 0 yet
     return replace(_enter(local, AgentState.RUNNING, now), started=local.attempt), (Start(directive),)
 
 
-def _ending(local: Local, facts: Facts, now: float) -> tuple[Local, tuple[Effect, ...]]:
+def _ending(local: Local, directive: Directive | None, facts: Facts, now: float) -> tuple[Local, tuple[Effect, ...]]:
     """The pod ends: a last checkpoint if there is time, then its upload. The kubelet's KILL is the limit."""
     if facts.ranks_alive:
-        return _enter(local, AgentState.STOPPING, now), (Terminate(),)
+        local = _enter(local, AgentState.STOPPING, now)
+        grace = directive.grace_seconds if directive is not None else DEFAULT_GRACE_SECONDS
+        return local, ((Kill(),) if now - local.since > grace else (Terminate(),))
     if facts.leftovers:
         return local, (Kill(),)
     return _watch(local, facts, now), ((Exit(),) if facts.uploads_done else ())
