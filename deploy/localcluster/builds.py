@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster import registries
-from localcluster.images import base_name, ctr, ensure_base, exists, last_words
+from localcluster.images import ctr, ensure_base, last_words
 from localcluster.layout import HERE, Layout
 from localcluster.output import Failure, progress, say
 
 ROOT = HERE.parent.parent
-DEPENDENCIES = "dependencies"  # the stage of our Dockerfiles that changes rarely
+# Room for both images with one version of torch. BuildKit keeps its own copy of each layer beside the one that pods run
+# from; the least recently used goes first.
+CACHE_MEGABYTES = 14_000
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def full_name(name: str) -> str:
     return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 
 
-def build(layout: Layout, name: str, dockerfile: Path, context: Path, arguments: dict[str, str], *options: str) -> None:
+def build(layout: Layout, name: str, dockerfile: Path, context: Path, arguments: dict[str, str]) -> None:
     """Builds an ordinary Dockerfile; the image is in the node's store afterwards, unpacked."""
     for path in (dockerfile, context):
         if not path.exists():
@@ -55,8 +55,8 @@ def build(layout: Layout, name: str, dockerfile: Path, context: Path, arguments:
             "--local", f"context={context}", "--local", f"dockerfile={dockerfile.parent}",
             "--opt", f"filename={dockerfile.name}", "--opt", "image-resolve-mode=local",
             *(part for key, value in arguments.items() for part in ("--opt", f"build-arg:{key}={value}")),
-            *registry_options, *options,
-            "--output", f"type=image,name={full_name(name)},unpack=true,compression=uncompressed",
+            *registry_options,
+            "--output", f"type=image,name={full_name(name)},unpack=true,compression=zstd,compression-level=1",
         ]  # fmt: skip
         with progress(f"image {name}") as step, log.open("w") as log_file:
             process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT)
@@ -75,47 +75,20 @@ def build(layout: Layout, name: str, dockerfile: Path, context: Path, arguments:
 
 
 def build_own(layout: Layout, short: str, arguments: dict[str, str]) -> None:
-    """Builds one of this project's images from the checkout.
-
-    The stage `dependencies` becomes an image of its own, and what BuildKit cached for it is dropped: BuildKit keeps
-    its own copy of each layer beside the one that pods run from, which is 6 GB for torch alone.
-    """
+    """Builds one of this project's images from the checkout and frees the disk that its earlier versions take."""
     image = IMAGES[short]
-    dockerfile = ROOT / image.dockerfile
-    dependencies = f"localhost/{short}-dependencies:{dependencies_key(dockerfile, ROOT, arguments)}"
-    if not exists(layout, dependencies):
-        build(layout, dependencies, dockerfile, ROOT, arguments, "--opt", f"target={DEPENDENCIES}")
-        buildctl(layout, "prune", "--all")
-    override = f"context:{DEPENDENCIES}=docker-image://{dependencies}"
-    build(layout, image.name, dockerfile, ROOT, arguments, "--opt", override)
-    remove_superseded(layout, dependencies)
+    build(layout, image.name, ROOT / image.dockerfile, ROOT, arguments)
+    nameless = without_name(ctr(layout, "images", "ls"))
+    if nameless:
+        ctr(layout, "images", "rm", *nameless)
+    buildctl(layout, "prune", "--keep-storage", str(CACHE_MEGABYTES))
 
 
-def dependencies_key(dockerfile: Path, context: Path, arguments: dict[str, str]) -> str:
-    """Changes with all that the stage `dependencies` is made of: its instructions, the files they mount, arguments."""
-    before, separator, _ = dockerfile.read_text().partition(f"\nFROM {DEPENDENCIES}")
-    if not separator:
-        raise Failure(f"{dockerfile} has no stage that begins with `FROM {DEPENDENCIES}`; name the heavy stage so")
-    digest = hashlib.sha256(repr((base_name(), sorted(arguments.items()), before)).encode())
-    for source in re.findall(r"\bsource=([^,\s]+)", before):
-        digest.update((context / source).read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def superseded(listing: str, current: str) -> list[str]:
-    """Image references to remove, from `ctr images ls`: older `dependencies` images, and ids that have no name left."""
+def without_name(listing: str) -> list[str]:
+    """References by id whose image has no name left, from `ctr images ls`; kubelet's plug-in makes one per image."""
     digests = {fields[0]: fields[2] for line in listing.splitlines()[1:] if len(fields := line.split()) > 2}
-    repository = current.rpartition(":")[0]
-    older = [name for name in digests if name.startswith(f"{repository}:") and name != current]
-    named = {digest for name, digest in digests.items() if not name.startswith("sha256:") and name not in older}
-    return older + [name for name, digest in digests.items() if name.startswith("sha256:") and digest not in named]
-
-
-def remove_superseded(layout: Layout, current: str) -> None:
-    """Frees the disk that earlier versions of an image take."""
-    old = superseded(ctr(layout, "images", "ls"), current)
-    if old:
-        ctr(layout, "images", "rm", *old)
+    named = {digest for name, digest in digests.items() if not name.startswith("sha256:")}
+    return [name for name, digest in digests.items() if name.startswith("sha256:") and digest not in named]
 
 
 def buildctl(layout: Layout, *arguments: str) -> None:
