@@ -56,6 +56,8 @@ class AgentFailure(Message, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     rank: int | None = None
     exit_code: int | None = None
+    cause: str = ""
+    """The last log line that looks like an error's own sentence, if there is one."""
     fingerprint: str = ""
     """Equal for equal failures: reason, exit code and the last error line without its numbers."""
     tail: tuple[str, ...] = ()

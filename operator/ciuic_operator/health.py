@@ -156,13 +156,13 @@ def _rank_fault(rank: RankState, report: Report, pod: Pod, slot: int, where: str
         reason, verb = Reason.RANK_STOPPED, "ended before its last step"
     else:
         reason, verb = Reason.RANK_FAILED, f"ended with exit code {code}"
-    tail = f": {failure.tail[-1]}" if failure is not None and mine and failure.tail else ""
+    cause = f": {failure.cause}" if failure is not None and mine and failure.cause else ""
     return Fault(
         reason=reason,
         slot=slot,
         rank=rank.rank,
         node=pod.node,
-        message=f"rank {rank.rank} ({where}) {verb} after step {rank.step}{tail}",
+        message=f"rank {rank.rank} ({where}) {verb} after step {rank.step}{cause}",
         fingerprint=(failure.fingerprint if failure is not None and mine else "") or f"{reason}/{code}",
         seconds_ago=failure.at_seconds_ago if failure is not None and mine else 0.0,
     )

@@ -7,6 +7,10 @@ from ..model import Action, EmitEvent, Plan, World
 from ..status import changed, in_state, timestamp
 
 
+PASSING = frozenset({Reason.WAITING_FOR_AGENTS, Reason.WAITING_FOR_PODS, Reason.QUIESCING, Reason.CHOOSING_RESTORE})
+"""Ordinary waits of a second or two: in the status, but not worth an event each."""
+
+
 def say(
     world: World,
     status: JobStatus,
@@ -24,7 +28,7 @@ def say(
     if status.started_at is None:
         status = changed(status, started_at=timestamp(world.now))
     status = in_state(status, state, reason, message, world.now, world.job.generation)
-    if before.reason != str(reason):
+    if before.reason != str(reason) and reason not in PASSING:
         actions = (*actions, EmitEvent(reason=reason, message=message, warning=warning))
     return Plan(
         reason=reason,

@@ -131,7 +131,9 @@ def _owned_by_other(world: World, run: RunState) -> Plan | None:
         )
         return _wait(world, Reason.RUN_OWNED_ELSEWHERE, message)
     if world.owner_alive is None:
-        return _wait(world, Reason.WAITING_FOR_STORE, "looking whether the run's owner still lives", recheck_after=1.0)
+        message = "looking whether the run's owner still lives"
+        status = world.job.status
+        return say(world, status, _state(status), Reason.CHOOSING_RESTORE, message, recheck_after=1.0)
     message = (
         f"the run belongs to the living job {owner.namespace}/{owner.name}; choose another checkpoint.run"
         " or delete that job"
@@ -213,7 +215,8 @@ def quiescing(world: World) -> Plan | None:
     """Every agent says that no rank of any attempt runs any more, and that its checks passed."""
     status, reports = world.job.status, world.reports
     if status.attempt == 0:
-        return _wait(world, Reason.WAITING_FOR_AGENTS, "slot 0 looks what the run holds")
+        message = "slot 0 looks what the run holds"
+        return say(world, status, _state(status), Reason.WAITING_FOR_AGENTS, message, recheck_after=5.0)
     stuck = [
         pod
         for slot, pod in world.current.items()
@@ -249,12 +252,12 @@ def release(world: World) -> Plan | None:
         if refusal is not None:
             return refusal
     if has_store and (run is None or run.scanned_attempt != status.attempt):
-        return _wait(world, Reason.WAITING_FOR_STORE, "slot 0 looks what the run holds now", recheck_after=1.0)
+        message = "slot 0 looks what the run holds now"
+        return say(world, status, _state(status), Reason.CHOOSING_RESTORE, message, recheck_after=1.0)
     never_ran = not status.lineage or all(link.attempt != status.parent for link in status.lineage)
     if has_store and never_ran and (run is None or run.claimed_attempt != status.attempt):
-        return _wait(
-            world, Reason.WAITING_FOR_STORE, "slot 0 writes down that the run is this job's", recheck_after=1.0
-        )
+        message = "slot 0 writes down that the run is this job's"
+        return say(world, status, _state(status), Reason.CHOOSING_RESTORE, message, recheck_after=1.0)
     choice = choose(status, dict(reports), job.spec.nodes, has_store)
     if choice.verdict == "fail":
         return fail(world, status, choice.reason, choice.message)

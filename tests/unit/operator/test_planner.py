@@ -246,7 +246,7 @@ ROWS = [
             PODS,
             {0: quiet(0, 0, run=run_state(0, owner=Owner(uid="other", cluster="cluster-1"))), 1: quiet(1, 0)},
         ),
-        Reason.WAITING_FOR_STORE,
+        Reason.CHOOSING_RESTORE,
         lambda p: p.status.attempt == 0,
     ),
     Row(
@@ -325,13 +325,13 @@ ROWS = [
     Row(
         "not released before the run is ours",
         world(job(NUMBERED), PODS, {0: quiet(0, 1, run=run_state(1, claimed_attempt=0)), 1: quiet(1, 1)}),
-        Reason.WAITING_FOR_STORE,
+        Reason.CHOOSING_RESTORE,
         runs(),
     ),
     Row(
         "not released on an old look at the run",
         world(job(NUMBERED), PODS, {0: quiet(0, 1, run=run_state(1, scanned_attempt=0)), 1: quiet(1, 1)}),
-        Reason.WAITING_FOR_STORE,
+        Reason.CHOOSING_RESTORE,
         runs(),
     ),
     Row(

@@ -26,6 +26,7 @@ def describe(rank: int, exit_code: int, lines: Sequence[str], seconds_ago: float
         message=f"rank {rank} {_ended(exit_code)}" + (f": {cause}" if cause else ""),
         rank=rank,
         exit_code=exit_code,
+        cause=cause,
         fingerprint=f"{exit_code}/{without_numbers(cause)}",
         tail=tail,
         at_seconds_ago=seconds_ago,
