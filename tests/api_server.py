@@ -4,9 +4,11 @@ No controllers, no kubelet: pods are what the test says they are, and nothing el
 the local cluster but the binaries, so both can run at once.
 """
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -69,9 +71,9 @@ def running(folder: Path) -> Iterator[ApiServer]:
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     with (folder / "etcd.log").open("wb") as etcd_log, (folder / "apiserver.log").open("wb") as server_log:
-        processes = [subprocess.Popen(etcd, stdout=etcd_log, stderr=etcd_log, env=environment)]
+        processes = [start(etcd, etcd_log, environment)]
         try:
-            processes.append(subprocess.Popen(server, stdout=server_log, stderr=server_log, env=environment))
+            processes.append(start(server, server_log, environment))
             wait_ready(url, processes, folder / "apiserver.log")
             kubeconfig = write_kubeconfig(folder, url)
             found = ApiServer(url=url, kubeconfig=kubeconfig, kubectl_path=binary("kubectl"))
@@ -84,6 +86,15 @@ def running(folder: Path) -> Iterator[ApiServer]:
             for process in reversed(processes):
                 process.kill()
                 process.wait()
+
+
+def start(command: list[str], log: BinaryIO, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that ends with the test run, however that ends."""
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent)
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def binary(name: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from api_server import ApiServer, free_ports
+from api_server import ApiServer, free_ports, start
 from ciuic_operator.kube import RULES
 from ciuic_operator.settings import LEASE_NAMESPACE
 from waiting import eventually
@@ -97,12 +97,8 @@ class OperatorProcess:
             "CIUIC_POD_UID": "pod-of-the-test",
         }
         with (self.folder / "operator.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ciuic_operator"],
-                env=inherited | own | self.environment | environment,
-                stdout=log,
-                stderr=log,
-            )
+            command = [sys.executable, "-m", "ciuic_operator"]
+            self.process = start(command, log, inherited | own | self.environment | environment)
 
     async def start(self, **environment: str) -> None:
         self.launch(**environment)
