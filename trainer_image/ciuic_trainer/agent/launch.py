@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import socket
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ from ciuic_trainer.shared.memory_tier import MemoryTier
 from ciuic_trainer.shared.rank_env import RankEnv
 
 SECRET_PREFIXES = ("AWS_",)
+PORTS = range(20000, 30000)
+"""Below what Linux gives to outgoing connections (32768) and to NodePorts (30000)."""
+TRIED_PORTS = 100
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,20 @@ class Launch:
         return {number: MemoryTier(self._memory / f"rank-{number:05d}", number, self.world_size) for number in numbers}
 
     def rendezvous(self) -> str:
-        """Address of this pod and a port that is free now, should it be slot 0."""
+        """Address of this pod and a port that is free now, should it be slot 0.
+
+        Not one that the system may give to an outgoing connection before rank 0 listens.
+        """
         address = self._environ.get("CIUIC_POD_IP") or "127.0.0.1"
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return f"{address}:{probe.getsockname()[1]}"
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        for port in random.sample(PORTS, TRIED_PORTS):
+            with socket.socket(family) as probe:
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    continue
+                return f"{address}:{port}"
+        raise OSError(f"of {TRIED_PORTS} ports between {PORTS[0]} and {PORTS[-1]} none is free")
 
     def ranks(self, directive: Directive) -> list[RankStart]:
         """Writes the files that ranks read, and says how to start them."""

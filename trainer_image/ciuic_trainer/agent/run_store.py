@@ -1,4 +1,5 @@
-"""The checkpoints of one run in S3: owner, attempts, shards, manifests. Synchronous; used by `uploads` and `runtime`.
+"""The checkpoints of one run in S3: owner, attempts, shards, manifests. Synchronous; used by `uploads`, `run_watch`
+and `memory`, from their threads.
 
 OWNER.json                       whose run it is; changed by compare-and-set
 attempts/<n>.json                parent and restored checkpoint; written once, before the attempt's first manifest
@@ -9,39 +10,23 @@ manifests/<step>.a<attempt>.json          makes the checkpoint exist; written on
 
 import io
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
-from ciuic_api.lineage import Attempt, CheckpointId, fork_steps
-from ciuic_api.protocol import Owner, RunState, StoreState
+from ciuic_api.lineage import Attempt, CheckpointId
+from ciuic_api.protocol import Owner
 
-from .store import Exists, Missing, Refused, Store, Unreachable
+from .records import Damaged, Manifest, ShardRecord, chain, merged, parse_checkpoint, read_manifest, superfluous
+from .store import Exists, Missing, Refused, Store
 
-LOOKED_AT = 8
-"""Newest manifests that are checked when the run is looked at."""
-ATTEMPTS_TOLD = 32
-NEWEST_KEPT = 2
-CHUNK_BYTES = 8 * 1024**2
+AT_ONCE = 8
+"""Requests for small objects of which there is one per rank or attempt."""
 
-
-class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
-    rank: int
-    world_size: int
-    checkpoint: CheckpointId
-    size_bytes: int
-    crc32: int
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    checkpoint: CheckpointId
-    world_size: int
-    contract: str
-    shards: tuple[ShardRecord, ...]
-
-
-class Damaged(Exception):
-    """A checkpoint that can not be used; the sentence says why."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class RunStore:
@@ -50,43 +35,58 @@ class RunStore:
         self._prefix = prefix
         self._world_size = world_size
         self._contract = contract
+        self._recorded: set[Attempt] = set()
+        """Attempt records known to be written."""
+        self._attempts: dict[str, tuple[str, Attempt]] = {}
+        """By key, with the ETag: a record is written once, so it is read once."""
 
     def _key(self, *parts: str) -> str:
         return "/".join((self._prefix, *parts))
 
+    def _shard_key(self, checkpoint: CheckpointId, rank: int) -> str:
+        return self._key("steps", str(checkpoint), f"rank-{rank:05d}")
+
     # --- whose run it is ------------------------------------------------------------------------------------------
 
     def probe(self, nonce: str) -> None:
-        """Write, read, write again on condition, delete: what checkpoints will need. Raises Refused or Unreachable."""
+        """Write, read, write on both conditions, delete: what checkpoints will need. Raises Refused or Unreachable."""
         key = self._key(f".probe-{nonce}")
-        self._store.put(key, b"probe", new=True)
+        etag = self._store.put(key, b"probe", new=True)
         try:
-            self._store.put(key, b"again", new=True)
-        except Exists:
-            pass
-        else:
-            raise Refused(
-                f"bucket {self._store.bucket} ignores If-None-Match, so two attempts could overwrite each other"
-            )
+            if self._store.get(key)[0] != b"probe":
+                raise Refused(f"bucket {self._store.bucket} gives back something else than was written")
+            self._must_refuse("If-None-Match", lambda: self._store.put(key, b"again", new=True))
+            self._store.put(key, b"changed", etag=etag)
+            self._must_refuse("If-Match", lambda: self._store.put(key, b"again", etag=etag))
         finally:
             self._store.delete(key)
+
+    def _must_refuse(self, condition: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except Exists:
+            return
+        raise Refused(f"bucket {self._store.bucket} ignores {condition}, so two attempts could overwrite each other")
 
     def owner(self) -> tuple[Owner | None, str]:
         try:
             data, etag = self._store.get(self._key("OWNER.json"))
         except Missing:
             return None, ""
-        return msgspec.json.decode(data, type=Owner), etag
+        try:
+            return msgspec.json.decode(data, type=Owner), etag
+        except msgspec.DecodeError as error:
+            raise Refused(f"{self._key('OWNER.json')} can not be read ({error}): correct or delete it") from error
 
-    def claim(self, mine: Owner, take_over: str) -> bool:
-        """Write OWNER.json for this attempt. False when the run is another's, or a later attempt's already."""
+    def claim(self, mine: Owner, take_over: str) -> Owner | None:
+        """Write OWNER.json for this attempt. Returns who stands in the way: another job, or a later attempt; else None."""
         known, etag = self.owner()
+        if known == mine:
+            return None
         if known is not None:
             stranger = known.uid != mine.uid
             if (stranger and known.uid != take_over) or (not stranger and known.attempt > mine.attempt):
-                return False
-            if known == mine:
-                return True
+                return known
         data = msgspec.json.encode(mine)
         try:
             if known is None:
@@ -94,66 +94,45 @@ class RunStore:
             else:
                 self._store.put(self._key("OWNER.json"), data, etag=etag)
         except Exists:
-            return False
-        return True
+            other, _ = self.owner()
+            return other if other != mine else None
+        return None
 
-    # --- looking --------------------------------------------------------------------------------------------------
-
-    def look(self) -> RunState:
-        """What the run holds, as far as listing and manifests tell. Errors of the store become its state."""
-        try:
-            return self._look()
-        except Unreachable as error:
-            return RunState(store=StoreState.UNREACHABLE, message=str(error))
-        except Refused as error:
-            return RunState(store=StoreState.REFUSED, message=str(error))
-
-    def _look(self) -> RunState:
-        owner, _ = self.owner()
-        attempts = self.attempts()
-        names = [entry.key.rsplit("/", 1)[1] for entry in self._store.list(self._key("manifests/"))]
-        found = sorted((c for name in names if (c := _parse(name.removesuffix(".json"))) is not None), reverse=True)
-        sound: list[CheckpointId] = []
-        refused: list[str] = []
-        contract = ""
-        for checkpoint in _newest_of_each(found):
-            try:
-                manifest = self.manifest(checkpoint)
-                self._check_present(manifest)
-            except (Damaged, Missing) as error:
-                refused.append(f"{checkpoint}: {error}")
-                continue
-            contract = contract or manifest.contract
-            sound.append(checkpoint)
-        return RunState(
-            store=StoreState.OK,
-            owner=owner,
-            attempts=tuple(attempts[-ATTEMPTS_TOLD:]),
-            manifests=tuple(sound),
-            refused=tuple(refused),
-            contract=contract,
-        )
+    # --- what there is --------------------------------------------------------------------------------------------
 
     def attempts(self) -> list[Attempt]:
-        found = []
-        for entry in self._store.list(self._key("attempts/")):
-            data, _ = self._store.get(entry.key)
-            found.append(msgspec.json.decode(data, type=Attempt))
-        return sorted(found, key=lambda attempt: attempt.attempt)
+        """All records, by number."""
+        listed = [
+            entry
+            for entry in self._store.list(self._key("attempts/"))
+            if _name(entry.key).removesuffix(".json").isdecimal()
+        ]
+        fresh = [entry for entry in listed if self._attempts.get(entry.key, ("",))[0] != entry.etag]
+        for entry, link in zip(fresh, self._each(lambda found: self._attempt(found.key), fresh), strict=True):
+            self._attempts[entry.key] = (entry.etag, link)
+        return sorted((self._attempts[entry.key][1] for entry in listed), key=lambda attempt: attempt.attempt)
+
+    def _attempt(self, key: str) -> Attempt:
+        data, _ = self._store.get(key)
+        try:
+            return msgspec.json.decode(data, type=Attempt)
+        except msgspec.DecodeError as error:
+            raise Refused(
+                f"{key} can not be read ({error}): bring it back, or choose another checkpoint.run"
+            ) from error
+
+    def checkpoints(self) -> list[CheckpointId]:
+        """Those that have a manifest."""
+        names = [_name(entry.key).removesuffix(".json") for entry in self._store.list(self._key("manifests/"))]
+        return [checkpoint for name in names if (checkpoint := parse_checkpoint(name)) is not None]
 
     def manifest(self, checkpoint: CheckpointId) -> Manifest:
+        """Raises Damaged or Missing."""
         data, _ = self._store.get(self._key("manifests", f"{checkpoint}.json"))
-        try:
-            manifest = msgspec.json.decode(data, type=Manifest)
-        except msgspec.DecodeError as error:
-            raise Damaged(f"its manifest can not be read: {error}") from error
-        if manifest.checkpoint != checkpoint or any(shard.checkpoint != checkpoint for shard in manifest.shards):
-            raise Damaged("its manifest names shards of another checkpoint")
-        if sorted(shard.rank for shard in manifest.shards) != list(range(manifest.world_size)):
-            raise Damaged("its manifest does not name every rank's shard")
-        return manifest
+        return read_manifest(data, checkpoint)
 
-    def _check_present(self, manifest: Manifest) -> None:
+    def check_present(self, manifest: Manifest) -> None:
+        """Raises Damaged when a shard is not there with its size: as far as a listing can tell."""
         listed = {
             entry.key: entry.size_bytes for entry in self._store.list(self._key("steps", f"{manifest.checkpoint}/"))
         }
@@ -163,9 +142,6 @@ class RunStore:
                 raise Damaged(f"rank-{shard.rank:05d} is missing")
             if listed[key] != shard.size_bytes:
                 raise Damaged(f"rank-{shard.rank:05d} has {listed[key]} bytes instead of {shard.size_bytes}")
-
-    def _shard_key(self, checkpoint: CheckpointId, rank: int) -> str:
-        return self._key("steps", str(checkpoint), f"rank-{rank:05d}")
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -177,27 +153,29 @@ class RunStore:
 
     def put_attempt(self, attempt: Attempt) -> None:
         """Written once. Raises Exists when another process wrote something else under this number."""
+        if attempt in self._recorded:
+            return
         key = self._key("attempts", f"{attempt.attempt}.json")
         try:
             self._store.put(key, msgspec.json.encode(attempt), new=True)
         except Exists:
-            data, _ = self._store.get(key)
-            if msgspec.json.decode(data, type=Attempt) != attempt:
+            if self._attempt(key) != attempt:
                 raise
+        self._recorded.add(attempt)
 
-    def commit(self, checkpoint: CheckpointId, attempt: Attempt) -> bool:
-        """Write the manifest when every shard's record is there; False when some are not yet."""
-        records = []
-        for rank in range(self._world_size):
-            try:
-                data, _ = self._store.get(f"{self._shard_key(checkpoint, rank)}.json")
-            except Missing:
-                return False
-            record = msgspec.json.decode(data, type=ShardRecord)
-            if record.checkpoint != checkpoint or record.rank != rank:
-                return False
-            records.append(record)
-        self.put_attempt(attempt)
+    def commit(self, checkpoint: CheckpointId, lineage: Sequence[Attempt]) -> list[int]:
+        """Write the manifest when every shard's record is there. Returns the ranks that are missing; none: it is done.
+
+        `lineage` is written down with it: an attempt that committed nothing is a link without which nobody could
+        tell later that the checkpoints of its ancestors count.
+        """
+        names = {_name(entry.key) for entry in self._store.list(self._key("steps", f"{checkpoint}/"))}
+        missing = [rank for rank in range(self._world_size) if f"rank-{rank:05d}.json" not in names]
+        if missing:
+            return missing
+        records = self._each(lambda rank: self._record(checkpoint, rank), range(self._world_size))
+        for link in chain(checkpoint.attempt, lineage):
+            self.put_attempt(link)
         manifest = Manifest(
             checkpoint=checkpoint, world_size=self._world_size, contract=self._contract, shards=tuple(records)
         )
@@ -207,62 +185,68 @@ class RunStore:
         except Exists:
             if self.manifest(checkpoint) != manifest:
                 raise
-        return True
+        return []
 
-    def retain(self, tip: int, keep_last: int, may_delete: Callable[[], bool]) -> list[CheckpointId]:
+    def _record(self, checkpoint: CheckpointId, rank: int) -> ShardRecord:
+        key = f"{self._shard_key(checkpoint, rank)}.json"
+        try:
+            record = msgspec.json.decode(self._store.get(key)[0], type=ShardRecord)
+        except msgspec.DecodeError as error:
+            raise Damaged(f"{key} can not be read: {error}") from error
+        if (record.checkpoint, record.rank, record.world_size) != (checkpoint, rank, self._world_size):
+            raise Damaged(f"{key} describes another shard")
+        return record
+
+    def retain(
+        self, tip: int, lineage: Sequence[Attempt], keep_last: int, may_delete: Callable[[], bool]
+    ) -> list[CheckpointId]:
         """Delete what is neither among the newest on the lineage nor named as restored. Manifest first, then shards."""
-        attempts = self.attempts()
-        names = [entry.key.rsplit("/", 1)[1] for entry in self._store.list(self._key("manifests/"))]
-        found = [c for name in names if (c := _parse(name.removesuffix(".json"))) is not None]
+        attempts = merged(self.attempts(), lineage)
         deleted = []
-        for checkpoint in superfluous(found, tip, attempts, keep_last):
+        for checkpoint in superfluous(self.checkpoints(), tip, attempts, keep_last):
             if not may_delete():
                 break
             self._store.delete(self._key("manifests", f"{checkpoint}.json"))
-            for entry in self._store.list(self._key("steps", f"{checkpoint}/")):
-                self._store.delete(entry.key)
+            keys = [entry.key for entry in self._store.list(self._key("steps", f"{checkpoint}/"))]
+            if not may_delete():
+                break
+            self._each(self._store.delete, keys)
             deleted.append(checkpoint)
         return deleted
 
     # --- reading back ---------------------------------------------------------------------------------------------
 
-    def read_shard(self, checkpoint: CheckpointId, rank: int) -> tuple[ShardRecord, bytearray]:
-        """The shard, checked against the manifest. Raises Damaged or Missing when it is not what it was."""
+    def read_shard(
+        self, checkpoint: CheckpointId, rank: int, wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[ShardRecord, Generator[memoryview, None, None]]:
+        """A shard and its content, of which the last piece comes only when all of it is what the manifest says.
+
+        Raises Damaged or Missing, at once or while the content is read.
+        """
         manifest = self.manifest(checkpoint)
         if manifest.world_size != self._world_size:
             raise Damaged(f"it is of {manifest.world_size} ranks, the job has {self._world_size}")
+        if manifest.contract != self._contract:
+            raise Damaged("it is of another model, data, sequence length, seed or world size")
         record = next(shard for shard in manifest.shards if shard.rank == rank)
-        data = bytearray()
-        for chunk in self._store.stream(self._shard_key(checkpoint, rank), CHUNK_BYTES):
-            data += chunk
-        if len(data) != record.size_bytes or zlib.crc32(data) != record.crc32:
-            raise Damaged(f"rank-{rank:05d} in S3 fails its checksum")
-        return record, data
+        return record, self._checked(record, wanted)
+
+    def _checked(self, record: ShardRecord, wanted: Callable[[], bool]) -> Generator[memoryview, None, None]:
+        crc = size_bytes = 0
+        last = memoryview(b"")
+        for piece in self._store.ranges(self._shard_key(record.checkpoint, record.rank), record.size_bytes, wanted):
+            yield last
+            crc, size_bytes, last = zlib.crc32(piece, crc), size_bytes + len(piece), memoryview(piece)
+        if (size_bytes, crc) != (record.size_bytes, record.crc32):
+            raise Damaged(f"rank-{record.rank:05d} in S3 fails its checksum")
+        yield last
+
+    def _each(self, call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        if len(items) < 2:
+            return [call(item) for item in items]
+        with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="objects") as pool:
+            return list(pool.map(call, items))
 
 
-def superfluous(
-    found: Sequence[CheckpointId], tip: int, attempts: Sequence[Attempt], keep_last: int
-) -> list[CheckpointId]:
-    """Checkpoints on the lineage of `tip` that may go, oldest first. What is on dead branches is left to the sweep."""
-    limits = fork_steps(tip, attempts)
-    named = {attempt.restored for attempt in attempts}
-    mine = sorted(c for c in found if c.attempt in limits and ((limit := limits[c.attempt]) is None or c.step <= limit))
-    return [c for c in mine[: -max(keep_last, NEWEST_KEPT)] if c not in named]
-
-
-def _newest_of_each(found: Sequence[CheckpointId]) -> list[CheckpointId]:
-    """The newest of each attempt, newest first: which of them count is for the lineage to say."""
-    taken: dict[int, int] = {}
-    chosen = []
-    for checkpoint in found:
-        taken[checkpoint.attempt] = taken.get(checkpoint.attempt, 0) + 1
-        if taken[checkpoint.attempt] <= LOOKED_AT:
-            chosen.append(checkpoint)
-    return chosen
-
-
-def _parse(name: str) -> CheckpointId | None:
-    step, separator, attempt = name.partition(".a")
-    if not separator or not step.isdecimal() or not attempt.isdecimal():
-        return None
-    return CheckpointId(int(step), int(attempt))
+def _name(key: str) -> str:
+    return key.rsplit("/", 1)[1]

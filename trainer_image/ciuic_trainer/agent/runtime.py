@@ -2,43 +2,45 @@
 
 import asyncio
 import signal
+import socket
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from ciuic_api.agent_config import AgentConfig
-from ciuic_api.lineage import CheckpointId, counts
+from ciuic_api.lineage import CheckpointId
 from ciuic_api.protocol import (
     AGENT_RESTARTED,
     DELETION_CONFIRMATION_SECONDS,
     RANKS_REMAIN,
-    STOPPED_EXIT_CODE,
     AgentFailure,
     AgentState,
     Directive,
-    Metrics,
-    Owner,
     Preflight,
-    RankState,
+    PreflightProblem,
     Report,
     RestoreFailure,
-    RunState,
-    StoreState,
     UploadState,
 )
-from ciuic_trainer.shared import messages, progress
-from ciuic_trainer.shared.memory_tier import MemoryTier, MemoryTierError, NotHeld, ShardCorrupt
+from ciuic_trainer.shared import messages
+from ciuic_trainer.shared.memory_tier import MemoryTierError
 from ciuic_trainer.shared.progress import ProgressReader
 
-from . import failure, preflight, supervisor
+from . import memory, preflight, supervisor
 from .launch import Launch
+from .marker import Marker
 from .output import say
 from .processes import Ranks, start_rank
-from .run_store import Damaged, RunStore
+from .records import Damaged
+from .reporting import Pace, rank_failure, rank_states
+from .run_store import RunStore
+from .run_watch import RunWatch
 from .store import Refused, Store, StoreError, Unreachable
 from .supervisor import Effect, Facts, Local
 from .uploads import Orders, Uploads
@@ -48,39 +50,41 @@ ENDING_TICK_SECONDS = 0.05
 """While the last lines of a rank that ended are read."""
 LOOK_AGAIN_SECONDS = 2.0
 """How often slot 0 looks at the run while an attempt waits for what it sees."""
+CHECK_AGAIN_SECONDS = 10.0
+"""How often the pod is checked again while something is wrong with it."""
+FETCH_AGAIN_SECONDS = 1.0
 
-
-def _call_soon(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop has ended
-        loop.call_soon_threadsafe(what)
+Result = TypeVar("Result")
 
 
 class Runtime:
-    def __init__(self, config: AgentConfig, environ: Mapping[str, str], memory: Path, scratch: Path) -> None:
+    def __init__(self, config: AgentConfig, environ: Mapping[str, str], memory_path: Path, scratch: Path) -> None:
         self._config = config
-        self._launch = Launch(config, environ, memory, scratch)
-        self._scratch = scratch
-        self._marker = memory / "started"
+        self._launch = Launch(config, environ, memory_path, scratch)
+        self._marker = Marker(memory_path / "started")
         self._boot = uuid.uuid4().hex[:12]
         self._ranks = Ranks()
         self._readers: dict[int, ProgressReader] = {}
+        self._pace = Pace(0)
         self._directive: Directive | None = None
-        self._local: Local = supervisor.boot(self._read_marker(), time.monotonic())
+        self._local: Local = supervisor.boot(self._marker.read(), time.monotonic())
         self._rebooted = self._local.started
         """Attempt whose ranks died with an earlier life of this agent; 0: none."""
+        self._released = 0
+        """Attempt whose lineage the memory tier and the uploads follow."""
         self._restored: CheckpointId | None = None
         self._restore_failed: RestoreFailure | None = None
+        self._broken: AgentFailure | None = None
+        """Why this pod can not run the attempt."""
         self._restoring: asyncio.Task[None] | None = None
+        self._restore_waits: tuple[float, str] | None = None
+        """Since when a restore has waited for the store, and what it says."""
         self._verified: tuple[CheckpointId, ...] = ()
         self._checked: Preflight | None = None
         self._checking: asyncio.Task[None] | None = None
-        self._run: RunState | None = None
-        self._claimed = 0
-        self._probed = False
         self._rendezvous: str | None = None
         self._sequence = 0
         self._told: tuple[object, ...] = ()
-        self._pace: list[tuple[float, int]] = []
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="agent")
         self._woken = asyncio.Event()
         self._looking = asyncio.Event()
@@ -88,31 +92,29 @@ class Runtime:
         """Makes the loop look again, from any thread; set by `run`."""
         self.changed: Callable[[], None] = lambda: None
         """Called when a report is worth sending at once; set by `__main__`."""
-        self._store: RunStore | None = None
-        self._store_problem = ""
+        self._store, problem = self._open_store()
+        self._watch = RunWatch(config, self._boot, self._store, say, problem)
         self._uploads: Uploads | None = None
-        if config.store is not None:
-            self._open_store()
+        if self._store is not None:
+            self._uploads = Uploads(
+                run=self._store,
+                world_size=self._launch.world_size,
+                claim=self._watch.claim,
+                say=say,
+                deletion_seconds=DELETION_CONFIRMATION_SECONDS,
+            )
+            self._uploads.start()
 
-    def _open_store(self) -> None:
-        assert self._config.store is not None
+    def _open_store(self) -> tuple[RunStore | None, str]:
+        config = self._config.store
+        if config is None:
+            return None, ""
         try:
-            store = Store(self._config.store)
+            store = Store(config)
         except Refused as error:
-            self._store_problem = str(error)
-            return
-        world_size = self._config.nodes * self._config.ranks_per_node
-        prefix, contract = self._config.store.prefix, self._config.contract
-        self._store = RunStore(store, prefix, world_size=world_size, contract=contract)
-        self._uploads = Uploads(
-            tiers={},
-            world_size=world_size,
-            run=self._store,
-            say=say,
-            deletion_seconds=DELETION_CONFIRMATION_SECONDS,
-            claim=self._claim,
-        )
-        self._uploads.start()
+            return None, str(error)
+        world_size, contract = self._launch.world_size, self._config.contract
+        return RunStore(store, config.prefix, world_size=world_size, contract=contract), ""
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -130,13 +132,10 @@ class Runtime:
                 code = self._pass()
                 if code is not None:
                     return code
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(ENDING_TICK_SECONDS if self._ranks.ending() else TICK_SECONDS):
                         await self._woken.wait()
-                except TimeoutError:
-                    continue
-                finally:
-                    self._woken.clear()
+                self._woken.clear()
         finally:
             looking.cancel()
             loop.remove_reader(receiver)
@@ -144,25 +143,29 @@ class Runtime:
     def hear(self, directive: Directive) -> None:
         """From the operator: kept if it is not older than what is known."""
         known = self._directive
-        if known is None or directive.attempt >= known.attempt:
-            if known is None or known.slot != directive.slot:
-                say(f"slot {directive.slot} of {self._config.nodes}")
-            if directive != known:
-                self._looking.set()
-            self._directive = directive
-            if self._uploads is not None and directive.attempt == self._local.attempt:
-                self._uploads.orders = replace(self._uploads.orders, confirmed_at=time.monotonic())
-            self._woken.set()
+        if known is not None and directive.attempt < known.attempt:
+            return
+        if known is None or known.slot != directive.slot:
+            say(f"slot {directive.slot} of {self._config.nodes}")
+        if directive != known:
+            self._looking.set()
+        self._directive = directive
+        if directive.attempt == self._local.attempt:
+            self._watch.directive = directive
+            if self._uploads is not None:
+                self._uploads.confirm(directive.attempt, directive.keep_last, time.monotonic())
+        self._resume_uploads(directive)
+        self._woken.set()
 
     def _terminate(self) -> None:
         say("told to end: ranks write a last checkpoint")
         self._local = supervisor.terminate(self._local, time.monotonic())
         self._woken.set()
 
-    def _message(self, receiver: object) -> None:
+    def _message(self, receiver: socket.socket) -> None:
         """Hints of the ranks: worth nothing but an earlier look."""
         try:
-            datagram = receiver.recv(messages.MAX_DATAGRAM_BYTES)  # type: ignore[attr-defined]
+            datagram = receiver.recv(messages.MAX_DATAGRAM_BYTES)
         except BlockingIOError:
             return
         message = messages.decode(datagram)
@@ -195,8 +198,16 @@ class Runtime:
     def _worth_telling(self) -> tuple[object, ...]:
         """What is reported at once when it changes; everything else waits for the next second."""
         codes = tuple(rank.exit_code for rank in self._ranks.members.values())
-        ended = self._ranks.alive() == 0
-        return (self._local, codes, self._restore_failed, self._checked, self._run, ended and self._uploads_done())
+        seen = self._watch.seen
+        return (
+            self._local,
+            codes,
+            self._restore_failed,
+            self._broken,
+            self._checked,
+            seen,
+            self._uploads_done(),
+        )
 
     def _facts(self) -> Facts:
         return Facts(
@@ -204,8 +215,8 @@ class Runtime:
             ranks_started=bool(self._ranks.members),
             leftovers=len(self._ranks.left_over()) if self._leftovers_matter() else 0,
             restored=self._restored,
-            restore_failed=self._restore_failed is not None,
-            uploads_done=self._uploads_done(),
+            restore_failed=self._restore_failed is not None or self._broken is not None,
+            uploads_done=self._uploads is None or self._uploads.done(),
         )
 
     def _leftovers_matter(self) -> bool:
@@ -216,9 +227,6 @@ class Runtime:
         )
         return ending or self._local.terminated is not None
 
-    def _uploads_done(self) -> bool:
-        return self._uploads is None or self._uploads.done()
-
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case supervisor.Kill():
@@ -228,18 +236,33 @@ class Runtime:
             case supervisor.Adopt():
                 self._adopt()
             case supervisor.Restore(directive):
+                self._release(directive)
                 if self._restoring is None or self._restoring.done():
                     self._restoring = asyncio.create_task(self._restore(directive))
             case supervisor.Start(directive):
+                self._release(directive)
                 self._start(directive)
+
+    async def _in_thread(self, what: Callable[[], Result]) -> Result | Exception:
+        """Its result or what it raised: a task that ends by an exception that nobody awaits ends in silence."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, what)
+        await asyncio.wait({future})
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if not isinstance(error, Exception):
+            raise error
+        return error
 
     # --- a new attempt --------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         self._ranks = Ranks()
-        self._readers, self._pace = {}, []
-        self._restored, self._restore_failed, self._checked, self._rebooted = None, None, None, 0
+        self._readers = {}
+        self._restored, self._restore_failed, self._broken, self._restore_waits = None, None, None, None
+        self._checked, self._verified, self._rebooted = None, (), 0
         self._rendezvous = self._launch.rendezvous()
+        self._watch.directive = self._directive
         self._looking.set()
         if self._checking is not None:
             self._checking.cancel()
@@ -247,111 +270,107 @@ class Runtime:
 
     async def _check(self, attempt: int) -> None:
         """Preflight, and which memory copies are sound; the attempt is ready when both are known."""
-        loop = asyncio.get_running_loop()
-        checked = await loop.run_in_executor(self._threads, preflight.check, self._config.interface)
-        verified = await loop.run_in_executor(self._threads, self._verify)
-        if attempt == self._local.attempt:
+        tiers = self._tiers()
+        verified = await self._in_thread(lambda: memory.verified(tiers, say))
+        if isinstance(verified, Exception):
+            say("".join(traceback.format_exception(verified)))
+            verified = ()
+        while self._local.attempt == attempt and self._local.state is AgentState.QUIESCED:
+            checked = await self._in_thread(lambda: preflight.check(self._config.interface))
+            if isinstance(checked, Exception):
+                problem = PreflightProblem(code="CheckFailed", message=f"the pod could not be checked: {checked!r}")
+                checked = Preflight(problems=(problem,))
+            if checked != self._checked:
+                for problem in checked.problems:
+                    say(f"{problem.code}: {problem.message}")
             self._verified, self._checked = verified, checked
-            for problem in checked.problems:
-                say(f"{problem.code}: {problem.message}")
             self._woken.set()
+            if not checked.problems:
+                return
+            await asyncio.sleep(CHECK_AGAIN_SECONDS)
 
-    def _tiers(self) -> dict[int, MemoryTier]:
+    def _tiers(self) -> memory.Tiers:
         if self._directive is None or self._config.training is None:
             return {}
         return self._launch.tiers(self._directive.slot)
 
-    def _verify(self) -> tuple[CheckpointId, ...]:
-        sound: list[set[CheckpointId]] = []
-        for tier in self._tiers().values():
-            mine: set[CheckpointId] = set()
-            for held in tier.held():
-                try:
-                    pinned, payload = tier.open_verified(held.checkpoint)
-                except (NotHeld, ShardCorrupt) as error:
-                    say(str(error))
-                    continue
-                payload.release()
-                pinned.close()
-                mine.add(held.checkpoint)
-            sound.append(mine)
-        return tuple(sorted(set.intersection(*sound), reverse=True)) if sound else ()
+    def _release(self, directive: Directive) -> None:
+        """Once per attempt: from here on its lineage is what counts. Uploads first, as they hold what is discarded."""
+        if self._released == directive.attempt:
+            return
+        self._released = directive.attempt
+        tiers = self._tiers()
+        if self._uploads is not None:
+            self._uploads.order(self._orders(directive, directive.attempt))
+        memory.discard_dead_branches(tiers, directive, say)
+
+    def _resume_uploads(self, directive: Directive) -> None:
+        """What an earlier life of this agent left to upload goes on before the next attempt does."""
+        if self._uploads is None or self._uploads.attempt or not self._rebooted:
+            return
+        tip = directive.attempt if directive.attempt == self._local.attempt else directive.parent
+        if tip is not None:
+            self._uploads.order(replace(self._orders(directive, tip), confirmed_at=float("-inf")))
+
+    def _orders(self, directive: Directive, tip: int) -> Orders:
+        return Orders(
+            attempt=tip,
+            slot=directive.slot,
+            lineage=directive.lineage,
+            tiers=self._tiers(),
+            keep_last=directive.keep_last,
+            confirmed_at=time.monotonic(),
+        )
 
     async def _restore(self, directive: Directive) -> None:
         """Bring the checkpoint into memory, whole. Waits for the store as long as it does not answer."""
         assert directive.restore is not None
-        wanted = directive.restore.checkpoint
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, directive, wanted)
-            self._restored = wanted
-        except Unreachable as error:
-            say(f"checkpoint {wanted} is waited for: {error}")
-            await asyncio.sleep(1.0)
-        except (Damaged, StoreError, MemoryTierError) as error:
-            say(f"checkpoint {wanted} can not be restored: {error}")
-            self._restore_failed = RestoreFailure(checkpoint=wanted, why=str(error))
+        checkpoint, attempt, tiers = directive.restore.checkpoint, directive.attempt, self._tiers()
+
+        def wanted() -> bool:
+            return self._local.attempt == attempt and self._local.terminated is None
+
+        outcome = await self._in_thread(lambda: memory.fetch(tiers, checkpoint, self._store, wanted, say))
+        if not wanted():
+            return
+        if outcome is None:
+            self._restored, self._restore_waits = checkpoint, None
+        elif isinstance(outcome, (Unreachable, Refused, memory.Busy)):
+            # Nothing is wrong with the checkpoint: that it can not be had now must not cost it.
+            since = self._restore_waits[0] if self._restore_waits is not None else time.monotonic()
+            message = f"checkpoint {checkpoint} is waited for: {outcome}"
+            if self._restore_waits is None or self._restore_waits[1] != message:
+                say(message)
+            self._restore_waits = since, message
+            await asyncio.sleep(FETCH_AGAIN_SECONDS)
+        elif isinstance(outcome, (Damaged, StoreError, MemoryTierError)):
+            say(f"checkpoint {checkpoint} can not be restored: {outcome}")
+            self._restore_failed = RestoreFailure(checkpoint=checkpoint, why=str(outcome))
+        elif isinstance(outcome, memory.NoRoom):
+            say(str(outcome))
+            self._broken = AgentFailure(reason="MemoryTierFull", message=str(outcome), fingerprint="MemoryTierFull")
+        else:
+            say("".join(traceback.format_exception(outcome)))
+            message = f"checkpoint {checkpoint} could not be brought into memory: {outcome!r}"
+            self._broken = AgentFailure(reason="RestoreBroken", message=message, fingerprint="RestoreBroken")
         self._woken.set()
 
-    def _fetch(self, directive: Directive, wanted: CheckpointId) -> None:
-        self._discard_dead_branches(directive)
-        for rank, tier in self._tiers().items():
-            try:
-                pinned, payload = tier.open_verified(wanted)
-                payload.release()
-                pinned.close()
-                continue
-            except (NotHeld, ShardCorrupt):
-                say(f"rank {rank}: checkpoint {wanted} comes from S3")
-            if self._store is None:
-                raise Damaged("the memory copy is gone and there is no store")
-            record, data = self._store.read_shard(wanted, rank)
-            tier.prepare(record.size_bytes)
-            reservation = tier.reserve(persist=True)
-            if reservation is None:
-                raise Damaged("no buffer of the memory tier is free")
-            tier.write_reserved(
-                reservation,
-                wanted,
-                persist=False,
-                chunks=[memoryview(data)],
-                size_bytes=len(data),
-            )
-
-    def _discard_dead_branches(self, directive: Directive) -> None:
-        for rank, tier in self._tiers().items():
-            for held in tier.held():
-                if not counts(held.checkpoint, directive.attempt, directive.lineage):
-                    tier.discard(held.checkpoint)
-                    say(f"rank {rank}: the memory copy {held.checkpoint} is of a dead branch and is discarded")
-
     def _start(self, directive: Directive) -> None:
-        if directive.restore is None:
-            self._discard_dead_branches(directive)
-        if self._uploads is not None:
-            self._uploads.tiers = self._tiers()
-            self._uploads.orders = Orders(
-                attempt=directive.attempt,
-                slot=directive.slot,
-                lineage=directive.lineage,
-                keep_last=directive.keep_last,
-                confirmed_at=time.monotonic(),
-            )
-            self._uploads.abandon_dead_branches()
-        # Noted before the first rank lives: if the agent dies now, the attempt counts as started and is not run again.
-        self._write_marker(directive.attempt)
-        for rank in self._launch.ranks(directive):
+        try:
+            # Noted before the first rank lives: if the agent dies now, the attempt counts as started.
+            self._marker.write(directive.attempt)
+            starts = self._launch.ranks(directive)
+        except OSError as error:
+            message = f"the ranks could not be started: {error}"
+            say(message)
+            self._broken = AgentFailure(reason="StartFailed", message=message, fingerprint=f"StartFailed/{error.errno}")
+            return
+        self._pace = Pace(directive.restore.checkpoint.step if directive.restore else 0)
+        for rank in starts:
             self._readers[rank.number] = ProgressReader(rank.progress_file)
             self._ranks.members[rank.number] = start_rank(rank.number, rank.command, rank.environ, self._wake)
         start = f"from {directive.restore.checkpoint}" if directive.restore else "at step 0"
         say(f"attempt {directive.attempt}: {len(self._ranks.members)} ranks start {start}")
-
-    def _read_marker(self) -> int:
-        return int(self._marker.read_text()) if self._marker.exists() else 0
-
-    def _write_marker(self, attempt: int) -> None:
-        draft = self._marker.with_suffix(".new")
-        draft.write_text(str(attempt))
-        draft.rename(self._marker)
 
     # --- slot 0 and the run ---------------------------------------------------------------------------------------
 
@@ -360,13 +379,12 @@ class Runtime:
         while True:
             self._looking.clear()
             if self._should_look():
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._look, self._local.attempt)
+                attempt = self._local.attempt
+                await self._in_thread(lambda: self._watch.look(attempt))  # noqa: B023 - awaited at once
                 self._woken.set()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_SECONDS):
                     await self._looking.wait()
-            except TimeoutError:
-                continue
 
     def _should_look(self) -> bool:
         directive = self._directive
@@ -374,127 +392,55 @@ class Runtime:
             return False
         return self._local.state in (AgentState.QUIESCED, AgentState.RESTORING)
 
-    def _look(self, attempt: int) -> None:
-        """In a thread. The claim comes first, so that what is told of the owner is what was written."""
-        if self._store is None:
-            message, state = self._store_problem, StoreState.REFUSED
-            self._run = RunState(store=state, message=message, scanned_attempt=attempt)
-            return
-        try:
-            if not self._probed:
-                self._store.probe(self._boot)
-                self._probed = True
-            self._claim()
-            seen = self._store.look()
-        except Unreachable as error:
-            seen = RunState(store=StoreState.UNREACHABLE, message=str(error))
-        except (StoreError, Damaged) as error:
-            seen = RunState(store=StoreState.REFUSED, message=str(error))
-        if self._run is None or seen.store is not self._run.store:
-            say(f"the store is {seen.store}{': ' if seen.message else ''}{seen.message}")
-        self._run = RunState(
-            store=seen.store,
-            message=seen.message,
-            owner=seen.owner,
-            attempts=seen.attempts,
-            manifests=seen.manifests,
-            refused=seen.refused,
-            contract=seen.contract,
-            scanned_attempt=attempt,
-            claimed_attempt=self._claimed,
-        )
-
-    def _claim(self) -> bool:
-        """OWNER.json names this attempt. In a thread; also asked before each commit, as the store may have been away."""
-        directive, store = self._directive, self._store
-        if directive is None or store is None or not directive.claim or directive.attempt != self._local.attempt:
-            return False
-        if self._claimed >= directive.attempt:
-            return True
-        config = self._config
-        mine = Owner(
-            uid=config.job_uid,
-            cluster=config.cluster,
-            namespace=config.namespace,
-            name=config.job,
-            attempt=directive.attempt,
-        )
-        if store.claim(mine, directive.take_over):
-            self._claimed = directive.attempt
-            return True
-        return False
-
     # --- the report -----------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
         self._sequence += 1
         now = time.monotonic()
-        ended = self._ranks.alive() == 0
+        first = self._readers.get(0)
         return Report(
             boot=self._boot,
             sequence=self._sequence,
             incarnation=self._config.incarnation,
             attempt=self._local.attempt,
             state=self._local.state,
-            ranks=self._rank_states(now),
+            ranks=rank_states(self._ranks.members, self._readers, now),
             failure=self._failure(now),
-            held=self._held(),
-            run=self._run,
+            # While ranks run, what the headers say; before an attempt is released, what was read and compared.
+            held=self._verified if self._local.state is AgentState.QUIESCED else memory.held(self._tiers()),
+            run=self._watch.seen,
             restore_failed=self._restore_failed,
             preflight=self._checked,
             rendezvous=self._rendezvous,
-            metrics=self._metrics(now),
-            upload=self._uploads.state() if self._uploads is not None else UploadState(),
-            uploads_done=ended and self._uploads_done(),
+            metrics=self._pace.metrics(first.read(), now) if first is not None else None,
+            upload=self._upload_state(now),
+            uploads_done=self._uploads_done(),
         )
 
-    def _rank_states(self, now: float) -> tuple[RankState, ...]:
-        states = []
-        for number, rank in sorted(self._ranks.members.items()):
-            seen = self._readers[number].read()
-            states.append(
-                RankState(
-                    rank=number,
-                    phase=str(seen.phase) if seen else "init",
-                    step=seen.step if seen else 0,
-                    micro_step=seen.micro_step if seen else 0,
-                    unmoved_seconds=now - seen.moved_at_seconds if seen else 0.0,
-                    exit_code=rank.exit_code,
-                )
+    def _uploads_done(self) -> bool:
+        if self._ranks.alive() or self._uploads is None:
+            return not self._ranks.alive()
+        unknown = bool(self._rebooted) and not self._uploads.attempt  # whose slot this is has not been heard yet
+        return not unknown and self._uploads.done()
+
+    def _upload_state(self, now: float) -> UploadState:
+        state = self._uploads.state() if self._uploads is not None else UploadState()
+        if self._restore_waits is not None and not state.failing_seconds:
+            since, message = self._restore_waits
+            return UploadState(
+                committed=state.committed, pending=state.pending, failing_seconds=now - since, message=message
             )
-        return tuple(states)
+        return state
 
     def _failure(self, now: float) -> AgentFailure | None:
         if self._rebooted and self._rebooted == self._local.attempt:
             return AgentFailure(reason=AGENT_RESTARTED, message="the agent was started anew (was it out of memory?)")
         if self._local.ranks_remain:
             left = self._ranks.left_over()
-            return AgentFailure(reason=RANKS_REMAIN, message=f"processes {left} do not end")
-        dead = [rank for rank in self._ranks.members.values() if rank.exit_code not in (None, 0, STOPPED_EXIT_CODE)]
-        if not dead:
-            return None
-        first = min(dead, key=lambda rank: rank.ended_at or now)
-        return failure.describe(first.rank, first.exit_code or 0, list(first.lines), now - (first.ended_at or now))
+            return AgentFailure(reason=RANKS_REMAIN, message=f"processes {left[:20]} do not end")
+        return self._broken or rank_failure(list(self._ranks.members.values()), now)
 
-    def _held(self) -> tuple[CheckpointId, ...]:
-        """While ranks run, what the headers say; before an attempt is released, what was verified."""
-        if self._local.state is AgentState.QUIESCED:
-            return self._verified
-        held = [{found.checkpoint for found in tier.held()} for tier in self._tiers().values()]
-        return tuple(sorted(set.intersection(*held), reverse=True)) if held else ()
 
-    def _metrics(self, now: float) -> Metrics | None:
-        reader = self._readers.get(0)
-        seen = reader.read() if reader is not None else None
-        if seen is None or seen.step == 0 or seen.phase is progress.Phase.INIT:
-            return None
-        if not self._pace or self._pace[-1][1] != seen.step:
-            self._pace = [*self._pace[-30:], (now, seen.step)]
-        (then, first), (last, step) = self._pace[0], self._pace[-1]
-        return Metrics(
-            step=seen.step,
-            loss=seen.loss,
-            tokens_per_second=seen.tokens_per_second,
-            steps_per_second=(step - first) / (last - then) if last > then else None,
-            eval_loss=seen.eval_loss,
-        )
+def _call_soon(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(what)

@@ -4,22 +4,29 @@ It needs no operator: an agent that is cut off goes on uploading and committing.
 must not delete what its successor needs.
 """
 
-import io
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ciuic_api.lineage import Attempt, CheckpointId, counts
 from ciuic_api.protocol import UploadState
 from ciuic_trainer.shared.memory_tier import Held, MemoryTier, NotHeld, ShardCorrupt
 
-from .run_store import Damaged, RunStore, ShardRecord
+from .records import Damaged, ShardRecord
+from .run_store import RunStore
+from .run_watch import NotOurs
 from .store import Exists, StoreError
+from .window import Abandoned, Window
 
 BACKOFF_SECONDS = (0.5, 15.0)
-WAIT_FOR_SHARDS_SECONDS = 0.3
+IDLE_SECONDS = 1.0
+WAIT_FOR_SHARDS_SECONDS = (0.3, 2.0)
+GIVE_UP_SECONDS = 600.0
+"""A checkpoint whose other shards do not come for so long, while the store answers, will not be whole any more."""
+MESSAGE_CHARACTERS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,189 +34,238 @@ class Orders:
     """What the newest directive means for uploads."""
 
     attempt: int = 0
+    """Its lineage counts."""
     slot: int = 0
     lineage: tuple[Attempt, ...] = ()
-    """Of this attempt: each link is written before the first manifest of its attempt."""
+    tiers: Mapping[int, MemoryTier] = field(default_factory=dict)
+    """By rank, of this pod."""
     keep_last: int = 3
     confirmed_at: float = -1e9
     """When a directive last confirmed the attempt, of the monotonic clock."""
 
+    def count(self, checkpoint: CheckpointId) -> bool:
+        return counts(checkpoint, self.attempt, self.lineage)
 
-@dataclass
+
 class Uploads:
-    tiers: dict[int, MemoryTier]
-    """By rank, of this pod."""
-    world_size: int
-    run: RunStore
-    say: Callable[[str], None]
-    deletion_seconds: float
-    claim: Callable[[], bool]
-    """Makes sure that OWNER.json names this attempt, before slot 0 commits."""
-    orders: Orders = Orders()
-    _uncommitted: list[CheckpointId] = field(default_factory=list)
-    _committed: CheckpointId | None = None
-    _failing_since: float | None = None
-    _message: str = ""
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _ended: bool = False
+    def __init__(
+        self,
+        *,
+        run: RunStore,
+        world_size: int,
+        claim: Callable[[], bool],
+        say: Callable[[str], None],
+        deletion_seconds: float,
+    ) -> None:
+        """`claim` makes sure that OWNER.json names this attempt, before slot 0 commits."""
+        self._run = run
+        self._world_size = world_size
+        self._claim = claim
+        self._say = say
+        self._deletion_seconds = deletion_seconds
+        self._lock = threading.Lock()
+        """Guards what follows; never held during a call to the store."""
+        self._orders = Orders()
+        self._uncommitted: dict[CheckpointId, float] = {}
+        """What slot 0 uploaded its part of, and since when it has waited for the others' parts."""
+        self._given_up: set[CheckpointId] = set()
+        self._committed: CheckpointId | None = None
+        self._failing_since: float | None = None
+        self._message = ""
+        self._woken = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._work, name="uploads", daemon=True).start()
 
+    # --- called by the loop ---------------------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> int:
+        return self._orders.attempt
+
     def wake(self) -> None:
-        self._wake.set()
+        self._woken.set()
+
+    def order(self, orders: Orders) -> None:
+        """An attempt was released: what is not on its lineage will not be uploaded or committed any more."""
+        with self._lock:
+            if orders.attempt != self._orders.attempt:
+                self._committed, self._given_up = None, set()
+            self._orders = orders
+            self._uncommitted = {c: since for c, since in self._uncommitted.items() if orders.count(c)}
+        for rank, held in _pending(orders):
+            if not orders.count(held.checkpoint):
+                _settle(orders.tiers[rank], held.checkpoint)
+        self.wake()
+
+    def confirm(self, attempt: int, keep_last: int, at: float) -> None:
+        """A directive for this attempt was heard."""
+        with self._lock:
+            if attempt == self._orders.attempt:
+                self._orders = replace(self._orders, keep_last=keep_last, confirmed_at=at)
 
     def state(self) -> UploadState:
-        failing = time.monotonic() - self._failing_since if self._failing_since is not None else 0.0
-        pending = len(self._pending()) + len(self._uncommitted)
-        return UploadState(committed=self._committed, pending=pending, failing_seconds=failing, message=self._message)
+        with self._lock:
+            waiting = set(self._uncommitted) | {held.checkpoint for _, held in _pending(self._orders)}
+            since = self._failing_since
+            return UploadState(
+                committed=self._committed,
+                pending=len(waiting),
+                failing_seconds=time.monotonic() - since if since is not None else 0.0,
+                message=self._message[:MESSAGE_CHARACTERS],
+            )
 
     def done(self) -> bool:
-        """Nothing is waiting for its upload or its manifest."""
-        return not self._pending() and not self._uncommitted
-
-    def abandon_dead_branches(self) -> None:
-        """A new attempt was released: what is not on its lineage will not be uploaded or committed any more."""
-        self._uncommitted = [checkpoint for checkpoint in self._uncommitted if self._counts(checkpoint)]
-        for rank, held in self._pending():
-            if not self._counts(held.checkpoint):
-                self._settle(rank, held.checkpoint)
-
-    def _counts(self, checkpoint: CheckpointId) -> bool:
-        return counts(checkpoint, self.orders.attempt, self.orders.lineage)
+        """Nothing waits for its upload or, in slot 0, for its manifest."""
+        with self._lock:
+            return not self._uncommitted and not _pending(self._orders)
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        failures = 0
-        while not self._ended:
+        failures = idle = 0
+        while True:
             try:
                 moved = self._upload_next() or self._commit_next()
             except (StoreError, Damaged) as error:
                 failures += 1
-                self._failed(error)
-                low, high = BACKOFF_SECONDS
-                self._wait(random.uniform(0.5, 1.0) * min(high, low * 2**failures))
-                continue
-            if moved:
+                self._failed(str(error))
+            except Exception as error:  # noqa: BLE001 - a thread that ends in silence would end all uploads
+                self._say("".join(traceback.format_exception(error)))
+                failures += 1
+                self._failed(f"internal error: {error!r}")
+            else:
                 failures = 0
                 self._recovered()
-            else:
-                self._wait(WAIT_FOR_SHARDS_SECONDS if self._uncommitted else 1.0)
+                idle = 0 if moved else idle + 1
+                if not moved:
+                    self._wait(self._idle_seconds(idle))
+                continue
+            low, high = BACKOFF_SECONDS
+            self._wait(random.uniform(0.5, 1.0) * min(high, low * 2 ** min(failures, 10)))
+
+    def _idle_seconds(self, idle: int) -> float:
+        low, high = WAIT_FOR_SHARDS_SECONDS
+        with self._lock:
+            return min(high, low * 1.5 ** min(idle, 10)) if self._uncommitted else IDLE_SECONDS
 
     def _wait(self, seconds: float) -> None:
-        self._wake.wait(seconds)
-        self._wake.clear()
+        self._woken.wait(seconds)
+        self._woken.clear()
 
-    def _failed(self, error: Exception) -> None:
-        if self._failing_since is None:
-            self._failing_since = time.monotonic()
-            self.say(f"uploads fail and are tried again: {error}")
-        self._message = str(error)
+    def _failed(self, message: str) -> None:
+        with self._lock:
+            first = self._failing_since is None
+            if first:
+                self._failing_since = time.monotonic()
+            self._message = message
+        if first:
+            self._say(f"uploads fail and are tried again: {message}")
 
     def _recovered(self) -> None:
-        if self._failing_since is not None:
-            self.say(f"uploads work again after {time.monotonic() - self._failing_since:.0f} s")
-        self._failing_since, self._message = None, ""
-
-    def _pending(self) -> list[tuple[int, Held]]:
-        return [(rank, held) for rank, tier in self.tiers.items() for held in tier.held() if held.pending]
+        with self._lock:
+            since, self._failing_since, self._message = self._failing_since, None, ""
+        if since is not None:
+            self._say(f"uploads work again after {time.monotonic() - since:.0f} s")
 
     def _upload_next(self) -> bool:
         """The newest first: when uploads fall behind, the older ones are of less use."""
-        waiting = [(rank, held) for rank, held in self._pending() if self._counts(held.checkpoint)]
-        waiting.sort(key=lambda item: (-item[1].checkpoint.step, item[0]))
+        orders = self._orders
+        waiting = [(rank, held) for rank, held in _pending(orders) if orders.count(held.checkpoint)]
         if not waiting:
             return False
-        rank, held = waiting[0]
+        rank, held = min(waiting, key=lambda item: (-item[1].checkpoint.step, item[0]))
+        tier = orders.tiers[rank]
         try:
-            pinned, payload = self.tiers[rank].open_verified(held.checkpoint)
+            pinned, payload = tier.open_verified(held.checkpoint)
         except NotHeld:
             return True  # written over in between
         except ShardCorrupt as error:
-            self.say(str(error))
-            self._settle(rank, held.checkpoint)
+            self._say(f"not uploaded: {error}")
+            _settle(tier, held.checkpoint)
+            self._give_up(held.checkpoint)
             return True
         with pinned:
             record = ShardRecord(
                 rank=rank,
-                world_size=self.world_size,
+                world_size=self._world_size,
                 checkpoint=held.checkpoint,
                 size_bytes=held.size_bytes,
                 crc32=held.crc32,
             )
-            self.run.put_shard(record, io.BytesIO(payload) if len(payload) < 2**20 else Window(payload))
-            # Before it counts as done: a commit that is due must not be forgotten between the two.
-            if self.orders.slot == 0 and held.checkpoint not in self._uncommitted:
-                self._uncommitted.append(held.checkpoint)
+            try:
+                self._run.put_shard(record, Window(payload, lambda: self._orders.count(held.checkpoint)))
+            except Abandoned:
+                self._say(f"the upload of checkpoint {held.checkpoint} is given up: its branch is dead")
+            else:
+                # Before it counts as done: a commit that is due must not be forgotten between the two.
+                self._uploaded(held.checkpoint)
             pinned.settle()
+        if not self._orders.count(held.checkpoint):
+            tier.discard(held.checkpoint)  # the pin kept it when its branch was cleared away
         return True
 
-    def _settle(self, rank: int, checkpoint: CheckpointId) -> None:
-        try:
-            pinned, _ = self.tiers[rank].pin(checkpoint)
-        except NotHeld:
-            return
-        with pinned:
-            pinned.settle()
+    def _uploaded(self, checkpoint: CheckpointId) -> None:
+        with self._lock:
+            orders = self._orders
+            if orders.slot == 0 and orders.count(checkpoint) and checkpoint not in self._given_up:
+                self._uncommitted.setdefault(checkpoint, time.monotonic())
 
     def _commit_next(self) -> bool:
-        orders = self.orders
-        for checkpoint in sorted(self._uncommitted, reverse=True):
-            link = next((link for link in orders.lineage if link.attempt == checkpoint.attempt), None)
-            if link is None or not self.claim():
-                continue
+        orders = self._orders
+        with self._lock:
+            waiting = sorted(self._uncommitted.items(), reverse=True)
+        for checkpoint, since in waiting:
             try:
-                whole = self.run.commit(checkpoint, link)
-            except Exists as error:
-                self.say(f"checkpoint {checkpoint} is not committed: {error}")
-                self._uncommitted.remove(checkpoint)
+                if not self._claim():
+                    return False
+                missing = self._run.commit(checkpoint, orders.lineage)
+            except (Exists, NotOurs) as error:
+                self._say(f"checkpoint {checkpoint} is not committed: {error}")
+                self._give_up(checkpoint)
                 continue
-            if whole:
-                self._committed = max(checkpoint, self._committed or checkpoint)
-                # Older ones that still wait for a shard are superseded.
-                self._uncommitted = [other for other in self._uncommitted if other.step > checkpoint.step]
-                self.say(f"checkpoint {checkpoint} is in S3")
+            if not missing:
+                self._commit_done(checkpoint)
                 self._delete_old(orders)
                 return True
+            if time.monotonic() - since > GIVE_UP_SECONDS:
+                self._say(f"checkpoint {checkpoint} is not committed: the shards of ranks {missing[:8]} never came")
+                self._give_up(checkpoint)
         return False
+
+    def _commit_done(self, checkpoint: CheckpointId) -> None:
+        with self._lock:
+            if self._orders.count(checkpoint):
+                self._committed = max(checkpoint, self._committed or checkpoint)
+            # Older ones that still wait for a shard are superseded.
+            self._uncommitted = {c: since for c, since in self._uncommitted.items() if c.step > checkpoint.step}
+        self._say(f"checkpoint {checkpoint} is in S3")
+
+    def _give_up(self, checkpoint: CheckpointId) -> None:
+        """It will not be whole: the next one will."""
+        with self._lock:
+            self._given_up.add(checkpoint)
+            self._uncommitted.pop(checkpoint, None)
 
     def _delete_old(self, orders: Orders) -> None:
         def may_delete() -> bool:
-            age = time.monotonic() - self.orders.confirmed_at
-            return self.orders.attempt == orders.attempt and age < self.deletion_seconds
+            now = self._orders
+            return now.attempt == orders.attempt and time.monotonic() - now.confirmed_at < self._deletion_seconds
 
         if orders.attempt and may_delete():
-            self.run.retain(orders.attempt, orders.keep_last, may_delete)
-
-    def stop(self) -> None:
-        self._ended = True
-        self.wake()
+            deleted = self._run.retain(orders.attempt, orders.lineage, self._orders.keep_last, may_delete)
+            if deleted:
+                self._say(f"deleted from S3: {', '.join(str(checkpoint) for checkpoint in deleted)}")
 
 
-class Window(io.RawIOBase):
-    """A readable, seekable file over memory, without a copy: the upload reads parts of it as it sends them."""
+def _pending(orders: Orders) -> list[tuple[int, Held]]:
+    return [(rank, held) for rank, tier in orders.tiers.items() for held in tier.held() if held.pending]
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size is None or size < 0 else self._at + size
-        piece = bytes(self._data[self._at : end])
-        self._at += len(piece)
-        return piece
+def _settle(tier: MemoryTier, checkpoint: CheckpointId) -> None:
+    try:
+        pinned, _ = tier.pin(checkpoint)
+    except NotHeld:
+        return
+    with pinned:
+        pinned.settle()

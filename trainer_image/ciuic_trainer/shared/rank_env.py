@@ -57,7 +57,7 @@ class RankEnv:
     job: str = ""
     """`<namespace>/<name>`"""
     grace_seconds: int = 30
-    """After SIGTERM the rank has this long to write a last checkpoint and leave with exit code 0."""
+    """After SIGTERM the rank has this long to write a last checkpoint and leave with protocol.STOPPED_EXIT_CODE."""
 
     def to_environ(self) -> dict[str, str]:
         env = {
