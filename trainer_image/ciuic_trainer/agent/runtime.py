@@ -398,6 +398,8 @@ class Runtime:
         self._sequence += 1
         now = time.monotonic()
         first = self._readers.get(0)
+        # Before the state of the uploads: "done" beside an older manifest than the last would hide the last one.
+        uploads_done = self._uploads_done()
         return Report(
             boot=self._boot,
             sequence=self._sequence,
@@ -414,7 +416,7 @@ class Runtime:
             rendezvous=self._rendezvous,
             metrics=self._pace.metrics(first.read(), now) if first is not None else None,
             upload=self._upload_state(now),
-            uploads_done=self._uploads_done(),
+            uploads_done=uploads_done,
         )
 
     def _uploads_done(self) -> bool:
