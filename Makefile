@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 VENV = $(shell python3 tools/venv.py)
-export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/trainer_image
+export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/trainer_image:$(CURDIR)/tests:$(CURDIR)/tests/e2e
 IN_VENV = PATH="$$(python3 tools/venv.py)/bin:$$PATH"
 
 .PHONY: help setup check types test gen images demo demo-down bench soak

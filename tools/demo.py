@@ -76,7 +76,18 @@ def install(local: bool) -> None:
     say(f"3/4  The chart, into namespace {SYSTEM_NAMESPACE}")
     tag = ["--set", "image.tag=dev"] if local else []
     chart = str(ROOT / "charts" / "deepseekjob")
-    run("helm", "upgrade", "--install", "deepseekjob", chart, "-n", SYSTEM_NAMESPACE, "--create-namespace", *tag, quiet=True)
+    run(
+        "helm",
+        "upgrade",
+        "--install",
+        "deepseekjob",
+        chart,
+        "-n",
+        SYSTEM_NAMESPACE,
+        "--create-namespace",
+        *tag,
+        quiet=True,
+    )
     if local:  # the tag stays the same when the image changes
         run("kubectl", "-n", SYSTEM_NAMESPACE, "rollout", "restart", "deployment/deepseekjob", quiet=True)
     run("kubectl", "-n", SYSTEM_NAMESPACE, "rollout", "status", "deployment/deepseekjob", "--timeout=180s")
@@ -103,7 +114,9 @@ def kill_a_rank(over: threading.Event) -> None:
     """Wait for the step, then SIGKILL the rank of the pod of slot 1."""
     while not over.wait(1.0):
         if int(status().get("step") or 0) >= KILL_AT_STEP:
-            pod = run("kubectl", "-n", NAMESPACE, "get", "pods", "-l", "ciuic.io/slot=1", "-o", "name", quiet=True).split()
+            pod = run(
+                "kubectl", "-n", NAMESPACE, "get", "pods", "-l", "ciuic.io/slot=1", "-o", "name", quiet=True
+            ).split()
             run("kubectl", "-n", NAMESPACE, "exec", pod[-1], "--", "python", "-c", KILL_RANKS, quiet=True)
             return
 
@@ -127,9 +140,13 @@ def tell() -> None:
         raise DemoError(f"the job ended as {end.get('state')}: {end.get('message')}")
     failure = end.get("lastFailure") or {}
     say("What happened")
-    print(f"  The job trained to step {end['step']} of {end['totalSteps']}; loss {end['loss']}, held out {end['evalLoss']}.")
+    print(
+        f"  The job trained to step {end['step']} of {end['totalSteps']}; loss {end['loss']}, held out {end['evalLoss']}."
+    )
     print(f"  On the way {failure.get('message', 'nothing failed')}.")
-    print(f"  It went on as attempt {end['attempt']} {failure.get('recoveredSeconds', '?')} s later, from a checkpoint.")
+    print(
+        f"  It went on as attempt {end['attempt']} {failure.get('recoveredSeconds', '?')} s later, from a checkpoint."
+    )
     say("Look around")
     print(f"  export KUBECONFIG={os.environ.get('KUBECONFIG', '')} PATH={cache_folder() / 'bin' / 'current'}:$PATH")
     print(f"  kubectl -n {NAMESPACE} get dsj -o wide")

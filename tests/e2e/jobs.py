@@ -129,7 +129,9 @@ class TrainingJob:
         return str(self.pods()[slot]["metadata"]["name"])
 
     def execute(self, slot: int, *command: str) -> str:
-        return str(self.kubectl("exec", "-n", self.namespace, self.pod_name(slot), "-c", "trainer", "--", *command).stdout)
+        return str(
+            self.kubectl("exec", "-n", self.namespace, self.pod_name(slot), "-c", "trainer", "--", *command).stdout
+        )
 
     def signal_ranks(self, slot: int, signal: str = "SIGKILL") -> list[int]:
         return [int(pid) for pid in self.execute(slot, "python", "-c", FIND_RANKS, signal).split()]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from .conftest import Command
+from conftest import Command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("policies_in_force")]
 

@@ -2,33 +2,22 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from conftest import Apply, Operator
-from jobs import script, wait_until
+from jobs import TrainingJob, script, wait_until
 
 pytestmark = pytest.mark.e2e
 
 ENDLESS = "import time, os\nprint('started', os.environ['RANK'], flush=True)\ntime.sleep(3600)"
-HOLDS_A_PORT = """
-import os, socket, subprocess, sys, time
-holder = '''
-import socket, time
-s = socket.socket(); s.bind(("127.0.0.1", 45678)); s.listen()
-print("port held", flush=True)
-time.sleep(3600)
-'''
-subprocess.Popen([sys.executable, "-c", holder], start_new_session=True).__class__
-subprocess.Popen(["sh", "-c", "exec true"]).wait()
-time.sleep(3600)
-"""
 
 
-def pods_ever(kubectl, namespace: str) -> list[str]:  # type: ignore[no-untyped-def]
-    """Names of every rank pod that was ever created, from the operator's and kubelet's events."""
-    found = json.loads(kubectl("get", "events", "-n", namespace, "-o", "json").stdout)["items"]
+def pods_ever(job: TrainingJob) -> list[str]:
+    """Names of every rank pod that was ever scheduled."""
+    found = json.loads(job.kubectl("get", "events", "-n", job.namespace, "-o", "json").stdout)["items"]
     scheduled = [event for event in found if event["reason"] == "Scheduled"]
     return [(event.get("regarding") or event["involvedObject"])["name"] for event in scheduled]
 
@@ -63,7 +52,7 @@ def test_killed_around_the_creation_of_pods(point: str, apply: Apply, operator: 
         job.wait_state("Running")
     finally:
         operator.environment("CIUIC_TEST_EXIT_AT-")
-    names = pods_ever(job.kubectl, job.namespace)
+    names = pods_ever(job)
     assert len(names) == len(set(names)) and len(job.pods()) == 2
     assert job.status()["attempt"] == 1
 
@@ -88,16 +77,14 @@ def test_an_agent_cut_off_while_the_operator_restarts(apply: Apply, operator: Op
         operator.wait()
         # A wrong restart would come as soon as the operator has heard one agent and not the other.
         job.wait("one of two agents is heard", lambda s: s.get("ready") == "1/2", 90)
-        wait_for_seconds_of_silence(job, operator)
+        watch_the_cut(job)
     job.wait("both are heard", lambda s: s.get("ready") == "2/2", 60)
     status = job.status()
     assert status["attempt"] == 1 and status["restarts"]["total"] == 0 and job.uids() == before
 
 
-def wait_for_seconds_of_silence(job, operator: Operator, seconds: float = 60.0) -> None:  # type: ignore[no-untyped-def]
-    """The cut lasts this long; any restart in it is seen at once."""
-    import time
-
+def watch_the_cut(job: TrainingJob, seconds: float = 60.0) -> None:
+    """The cut lasts this long; a restart in it is seen at once."""
     end = time.monotonic() + seconds
     wait_until("the cut's time", lambda: time.monotonic() > end or job.status()["attempt"] > 1, seconds + 5)
     assert job.status()["attempt"] == 1
@@ -128,9 +115,16 @@ def test_delete_with_the_operator_away(apply: Apply, operator: Operator) -> None
 
 
 GRANDCHILD = """
-import os, subprocess, sys, time
-code = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 45678)); s.listen(); print('holds the port', flush=True); time.sleep(3600)"
-subprocess.Popen([sys.executable, '-u', '-c', code], start_new_session=True)
+import subprocess, sys, time
+hold = '''
+import socket, time
+s = socket.socket()
+s.bind(('127.0.0.1', 45678))
+s.listen()
+print('holds the port', flush=True)
+time.sleep(3600)
+'''
+subprocess.Popen([sys.executable, '-u', '-c', hold], start_new_session=True)
 time.sleep(3600)
 """
 

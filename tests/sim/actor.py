@@ -33,6 +33,12 @@ MEMORY_EVERY, PERSIST_EVERY = 2, 6
 DELETION_CONFIRMATION_SECONDS = 5.0
 
 
+def within(checkpoint: CheckpointId, limits: dict[int, int | None]) -> bool:
+    """On the lineage whose fork steps these are."""
+    limit = limits.get(checkpoint.attempt, -1)
+    return limit is None or checkpoint.step <= limit
+
+
 @dataclass
 class Ranks:
     """The processes of one attempt in this pod (one rank is enough)."""
@@ -177,9 +183,7 @@ class Actor:
         wanted = directive.restore.checkpoint if directive.restore else None
         assert wanted is not None
         limits = fork_steps(directive.attempt, directive.lineage)
-        self.memory = {
-            c for c in self.memory if c.attempt in limits and (limits[c.attempt] is None or c.step <= limits[c.attempt])
-        }
+        self.memory = {c for c in self.memory if within(c, limits)}
         if wanted in self.memory:
             self.restored = wanted
             return
@@ -272,11 +276,7 @@ class Actor:
         self.cluster.check_deleter(self)
         named = {a.restored for a in store.attempts.values()}
         limits = fork_steps(self.local.attempt, tuple(store.attempts.values()))
-        mine = sorted(
-            c
-            for c in store.manifests
-            if c.attempt in limits and (limits[c.attempt] is None or c.step <= limits[c.attempt])
-        )
+        mine = sorted(c for c in store.manifests if within(c, limits))
         for checkpoint in mine[:-3]:
             if checkpoint not in named:
                 store.manifests.discard(checkpoint)
@@ -310,7 +310,7 @@ class Actor:
 
     def send(self) -> None:
         self.sequence += 1
-        ranks = ()
+        ranks: tuple[RankState, ...] = ()
         if self.ranks is not None:
             ranks = (RankState(rank=self.slot, phase="step", step=self.ranks.step, exit_code=self.ranks.exit_code),)
         self.cluster.report(

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-import builders
 from actor import STEP_SECONDS, Actor
+from clock import EPOCH, Clock
+from store import Store
+
+import builders
 from ciuic_api.job import JobSpec
 from ciuic_api.jobstatus import TERMINAL, JobStatus
 from ciuic_api.lineage import CheckpointId, on_lineage
 from ciuic_api.protocol import Directive, Report
 from ciuic_operator import planner
 from ciuic_operator.model import Agent, CreatePod, DeletePod, Job, Plan, Pod, World
-from clock import EPOCH, Clock
-from store import Store
 
 CLUSTER = builders.CLUSTER
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from actor import Actor
-from ciuic_api.lineage import on_lineage
 from cluster import Cluster
+
+from ciuic_api.lineage import on_lineage
 
 
 def _living(cluster: Cluster) -> list[Actor]:

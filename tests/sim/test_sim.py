@@ -7,10 +7,11 @@ that was committed is lost to step 0, what is restored is whole and one attempt'
 import os
 
 import pytest
-from ciuic_api.jobstatus import State
-from ciuic_api.reasons import Reason
 from cluster import Cluster, Violation, make_spec
 from faults import FAULTS
+
+from ciuic_api.jobstatus import State
+from ciuic_api.reasons import Reason
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "500"))
 LIMIT_SECONDS = 900.0
