@@ -53,7 +53,7 @@ def status(
     elif watch:
         raise typer.Exit(_watch(cluster, name))
     else:
-        out.print(job_view(_look(cluster, name), datetime.now(UTC)))
+        out.print(job_view(_look(cluster, name), datetime.now(UTC)), crop=False)
 
 
 @app.command()
@@ -71,7 +71,7 @@ def logs(
     job = _look(cluster, name)
     selection = log_lines.select(job, rank)
     if selection.remark:
-        err.print(Text(selection.remark, style="yellow"))
+        err.print(Text(selection.remark, style="yellow"), soft_wrap=True)
     lines = (
         log_lines.followed(lambda: _look(cluster, name), selection, cluster.log_lines, tail)
         if follow
@@ -96,13 +96,14 @@ def submit(
         raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     submission = submitting.read(text, str(file))
     for warning in submission.warnings:
-        err.print(Text(f"warning: {warning}", style="yellow"))
+        _warn(warning)
     cluster = clusters.connect(kubeconfig, context, namespace)
     for document in submission.documents:
         _apply(cluster, document, explicit=namespace is not None, force=force_conflicts)
     option = "" if cluster.namespace == "default" else f" -n {cluster.namespace}"
     for job in submission.jobs:
-        err.print(Text(f"watch it:  kubectl deepseek status {job['metadata']['name']}{option} --watch", style="dim"))
+        command = f"kubectl deepseek status {job['metadata']['name']}{option} --watch"
+        err.print(Text(f"watch it:  {command}", style="dim"), soft_wrap=True)
 
 
 def _apply(cluster: Cluster, document: submitting.Json, explicit: bool, force: bool) -> None:
@@ -116,9 +117,13 @@ def _apply(cluster: Cluster, document: submitting.Json, explicit: bool, force: b
     except Refused as error:
         raise CliError(submitting.explain(error, document)) from error
     for warning in warnings:
-        err.print(Text(f"warning: {warning}", style="yellow"))
+        _warn(warning)
     what = f"{document['kind'].lower()} {document['metadata']['name']}"
     out.print(f"{what} {'created' if new else 'applied'} in namespace {cluster.namespace}")
+
+
+def _warn(text: str) -> None:
+    err.print(Text(f"warning: {text}", style="yellow"), soft_wrap=True)
 
 
 def _look(cluster: Cluster, name: str) -> Snapshot:
@@ -144,7 +149,7 @@ def _watch(cluster: Cluster, name: str) -> int:
             try:
                 job = _look(cluster, name)
             except Unreachable as error:
-                live.console.print(Text(f"{error}; trying again", style="dim"))
+                live.console.print(Text(f"{error}; trying again", style="dim"), soft_wrap=True)
                 continue
             live.update(job_view(job, datetime.now(UTC)), refresh=True)
     return int(job.state == "Failed")
@@ -163,7 +168,7 @@ def _watch_lines(cluster: Cluster, name: str, job: Snapshot) -> int:
         try:
             job = _look(cluster, name)
         except Unreachable as error:
-            err.print(Text(f"{error}; trying again", style="dim"))
+            err.print(Text(f"{error}; trying again", style="dim"), soft_wrap=True)
 
 
 def _print_line(line: str) -> None:
@@ -171,8 +176,8 @@ def _print_line(line: str) -> None:
     if not out.is_terminal or found is None:
         print(line, flush=True)
         return
-    colour = RANK_COLOURS[int(found[1]) % len(RANK_COLOURS)]
-    out.print(Text.assemble((found[0], colour), line[found.end() :]), soft_wrap=True)
+    colour, said = RANK_COLOURS[int(found[1]) % len(RANK_COLOURS)], line[found.end() :]
+    out.print(Text.assemble((found[0], colour), (said, "dim" if said.startswith("{") else "")), soft_wrap=True)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ PATHS = {
     ("v1", "Secret"): ("/api/v1", "secrets"),
 }
 """What `submit` can apply: a job and what it reads."""
+TYPED_PATCH = "failed to create typed patch object"
 
 
 class Cluster:
@@ -149,7 +150,7 @@ def connect(kubeconfig: Path | None, context: str | None, namespace: str | None)
         config.load_kube_config(file, context=context, client_configuration=configuration)
     except config.ConfigException as error:
         if file or context:
-            raise CliError(f"the kubeconfig does not help: {error}") from error
+            raise CliError(f"the kubeconfig cannot be used: {error}; check --kubeconfig and --context") from error
         return _in_pod(configuration, namespace)
     chosen = next((c for c in contexts if c["name"] == context), current)
     own = (chosen or {}).get("context", {}).get("namespace")
@@ -173,6 +174,9 @@ def _error(status: int, body: bytes) -> CliError:
     message = str(parsed.get("message") or body.decode(errors="replace") or f"HTTP {status}")
     if status == 404:
         return NotFound(message)
+    if message.startswith(TYPED_PATCH):  # a 500 for what is the file's mistake
+        field, _, what = message.rpartition(": ")
+        return Refused(f"{field.rpartition(': ')[2].lstrip('.')}: {what}; correct or remove it", code=422)
     if status >= 500:
         return Unreachable(f"the API server failed: {message}")
     if status == 401:

@@ -12,6 +12,7 @@ from .snapshot import Pod, Snapshot
 PREFIX = re.compile(r"^\[rank (\d+)\] ")
 """The agent puts it before each line of a rank; a line without it is the agent's own."""
 REFRESH_SECONDS = 2.0
+TAIL_FACTOR = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +76,26 @@ def recorded(job: Snapshot, selection: Selection, lines: Lines, tail: int | None
     if not pods:
         raise CliError(_no_pods(job, selection))
     for pod in pods:
-        kept: list[str] = []
-        for previous in (True, False) if pod.restarts else (False,):
-            try:
-                found = (selection.shown(line, pod.slot) for line in lines(pod.name, previous=previous))
-                kept += [line for line in found if line is not None]
-            except (NotFound, Refused):
-                continue  # the previous container is gone, or the pod went meanwhile
-        yield from kept if tail is None else kept[max(len(kept) - tail, 0) :]
+        if tail is None:
+            yield from _written(pod, selection, lines)
+            continue
+        # Reading all of a long log for its last lines is slow, and how many of them are this rank's is not known.
+        for server_tail in (TAIL_FACTOR * tail, None):
+            kept = list(_written(pod, selection, lines, server_tail))
+            if len(kept) >= tail:
+                break
+        yield from kept[max(len(kept) - tail, 0) :]
+
+
+def _written(pod: Pod, selection: Selection, lines: Lines, server_tail: int | None = None) -> Iterator[str]:
+    for previous in (True, False) if pod.restarts else (False,):
+        try:
+            for line in lines(pod.name, previous=previous, tail=server_tail):
+                shown = selection.shown(line, pod.slot)
+                if shown is not None:
+                    yield shown
+        except (NotFound, Refused):
+            continue  # the previous container's log is gone, or the pod went meanwhile
 
 
 def followed(

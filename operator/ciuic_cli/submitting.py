@@ -129,10 +129,7 @@ def explain(error: Refused, document: Json) -> str:
             f" and policies.install).\nWrite instead:\n\n  spec:\n    checkpoint:\n      path: {label}\n"
         )
     if error.code == 409:
-        return (
-            f"{document['kind']} {document['metadata']['name']} was last changed by somebody else: {_first(error)};"
-            " use --force-conflicts to set it all the same"
-        )
+        return "\n".join(_conflict(field, message) for field, message in error.causes) or str(error)
     if error.code == 403 and not error.causes:
         return f"you may not do this: {error}"
     told = [
@@ -143,8 +140,9 @@ def explain(error: Refused, document: Json) -> str:
     return "\n".join(told) or _policy(str(error))
 
 
-def _first(error: Refused) -> str:
-    return error.causes[0][1] if error.causes else str(error)
+def _conflict(field: str, message: str) -> str:
+    other = message.partition('"')[2].partition('"')[0] or "somebody else"
+    return f"{field.lstrip('.')} was last set by {other}; use --force-conflicts to set it all the same"
 
 
 def _told(field: str, message: str) -> str:

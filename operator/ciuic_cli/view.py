@@ -33,8 +33,10 @@ BAR_WIDTH = 32
 
 
 def job_view(job: Snapshot, now: datetime) -> RenderableType:
-    parts: list[RenderableType] = [_headline(job, now), Text(_sentence(job.message), style="dim"), Text()]
-    parts.append(_facts(job, now))
+    parts: list[RenderableType] = [_headline(job, now), Text(_sentence(job.message), style="dim")]
+    facts = _facts(job, now)
+    if facts.row_count:
+        parts += [Text(), facts]
     if job.pods:
         parts += [Text(), _pods(job, now)]
     parts += _advice(job, now)
@@ -167,10 +169,14 @@ def _advice(job: Snapshot, now: datetime) -> list[RenderableType]:
     step = next_step(job.reason, job)
     if step is None and failure and job.state != "Complete":
         step = next_step(failure.reason, job, failure.node)
-    if step:
-        table.add_row("next", Text(step, style="bold cyan"))
-    if table.row_count:
-        parts += [Text(), table]
+    if failure or step:
+        parts.append(Text())
+    if failure:
+        parts.append(table)
+    if step:  # never wrapped: it is there to be copied
+        parts.append(
+            Text.assemble(("next".ljust(LABEL_WIDTH + 2), "dim"), (step, "bold cyan"), no_wrap=True, overflow="ignore")
+        )
     return parts
 
 

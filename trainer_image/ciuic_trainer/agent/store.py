@@ -25,7 +25,7 @@ from botocore.exceptions import (
 
 from ciuic_api.agent_config import StoreConfig
 
-CONNECT_SECONDS, READ_SECONDS = 3, 20
+CONNECT_SECONDS, READ_SECONDS = 3, 10
 UPLOAD_ATTEMPTS = 4
 """Of each part, so that one lost answer does not cost the other parts of a large shard."""
 PART_BYTES = 8 * 1024**2
@@ -33,7 +33,16 @@ PARTS_AT_ONCE = 4
 """Of each upload and download: bounds its memory."""
 RANGE_ATTEMPTS = 3
 RANGE_PAUSE_SECONDS = 0.5
-DENIED = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
+DENIED = frozenset(
+    {
+        "AccessDenied",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "InvalidToken",
+        "XAdminUserNotFound",  # of versitygw, with status 404
+    }
+)
 ELSEWHERE = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 CREDENTIALS = "check the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the Secret in checkpoint.secretName"
 
@@ -99,7 +108,7 @@ class Store:
     def get(self, key: str) -> tuple[bytes, str]:
         """Content and ETag. Raises Missing."""
         answer = self._call("get_object", Key=key)
-        return self._read(answer, key), str(answer["ETag"])
+        return self._read(answer, key), str(answer.get("ETag", ""))  # what was put there by other means may have none
 
     def put(self, key: str, data: bytes, *, new: bool = False, etag: str | None = None) -> str:
         """Returns the ETag. `new`: only where nothing is; `etag`: only over that version. Raises Exists."""
