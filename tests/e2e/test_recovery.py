@@ -5,28 +5,33 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from conftest import S3, Apply, Command
+from conftest import S3, Apply, Command, Operator
 from jobs import FIND_RANKS, tiny, wait_until
 
 pytestmark = pytest.mark.e2e
 
 
 def test_a_pod_deleted_before_the_first_commit(apply: Apply, run_name: str) -> None:
-    job = apply(tiny("tiny", run_name, steps=20, checkpoint={"every": {"steps": 20}, "memory": {"everySteps": 20}}))
+    job = apply(tiny("tiny", run_name, steps=60, checkpoint={"every": {"steps": 60}, "memory": {"everySteps": 60}}))
     job.wait_step(4)
     job.delete_pod(1, grace_seconds=0)
     status = job.wait_state("Complete")
     assert status["attempt"] == 2
     assert any(reason == "NoCheckpointYet" and "step 0" in note for reason, note in job.events()), job.events()
-    assert sorted(step for attempt, step in job.run().losses if attempt == 2) == list(range(1, 21))
+    assert sorted(step for attempt, step in job.run().losses if attempt == 2) == list(range(1, 61))
 
 
-def test_s3_emptied_after_a_commit(apply: Apply, run_name: str, s3: S3) -> None:
+def test_s3_emptied_after_a_commit(apply: Apply, run_name: str, s3: S3, operator: Operator) -> None:
     job = apply(tiny("tiny", run_name, steps=500))
     job.wait("a commit", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
     pods = [job.pod_name(slot) for slot in (0, 1)]
-    job.kubectl("delete", "pod", *pods, "-n", job.namespace, "--grace-period=0", "--force", "--wait=true")
-    s3.delete(*[key for key in s3.keys(run_name) if "/OWNER" not in key])
+    operator.scale(0)
+    try:
+        job.kubectl("delete", "pod", *pods, "-n", job.namespace, "--grace-period=0", "--force", "--wait=true")
+        wait_until("nobody writes any more", lambda: job.pods() == {}, 30)
+        s3.delete(*[key for key in s3.keys(run_name) if "/OWNER" not in key])
+    finally:
+        operator.scale(1)
     status = job.wait_state("Failed", 90)
     assert status["reason"] == "CheckpointsLost", status["message"]
     assert "step 0" in status["message"] and not status["released"]
