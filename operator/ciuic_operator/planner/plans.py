@@ -6,7 +6,6 @@ from ciuic_api.reasons import Reason
 from ..model import Action, EmitEvent, Plan, World
 from ..status import changed, in_state, timestamp
 
-
 PASSING = frozenset({Reason.WAITING_FOR_AGENTS, Reason.WAITING_FOR_PODS, Reason.QUIESCING, Reason.CHOOSING_RESTORE})
 """Ordinary waits of a second or two: in the status, but not worth an event each."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from builders import job
 from ciuic_api import agent_config
 from ciuic_operator.manifests import Platform, memory_tier_bytes, memory_tier_problem, merged, rank_pod
