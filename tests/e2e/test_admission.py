@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import Command
+from conftest import Command, Operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("policies_in_force")]
 
@@ -336,8 +336,18 @@ def test_what_may_change_at_any_time(kubectl: Command, existing: str, dotted: st
     assert result.returncode == 0, result.stderr
 
 
+@pytest.fixture(scope="module")
+def operator_away(operator: Operator) -> Iterator[None]:
+    """So that a test can say what state a job is in."""
+    operator.scale(0)
+    yield
+    operator.scale(1)
+
+
 @pytest.mark.parametrize("dotted", WHILE_SUSPENDED)
-def test_what_may_change_only_while_suspended(kubectl: Command, namespace: str, dotted: str) -> None:
+def test_what_may_change_only_while_suspended(
+    kubectl: Command, namespace: str, operator_away: None, dotted: str
+) -> None:
     kubectl("-n", namespace, "create", "-f", "-", stdin=FULL)
     _set_state(kubectl, namespace, "Running")
     refused = _edit(kubectl, namespace, (dotted, WHILE_SUSPENDED[dotted]))
