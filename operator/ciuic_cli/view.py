@@ -27,13 +27,17 @@ COLOURS = {
     "OOMKilled": "red",
     "Evicted": "red",
 }
+WELL = ("Running", "Complete")
 MAX_PODS = 16
 LABEL_WIDTH = 11
 BAR_WIDTH = 32
 
 
 def job_view(job: Snapshot, now: datetime) -> RenderableType:
-    parts: list[RenderableType] = [_headline(job, now), Text(_sentence(job.message), style="dim")]
+    parts: list[RenderableType] = [
+        _headline(job, now),
+        Text(_sentence(job.message), style="dim" if job.state in WELL else ""),
+    ]
     facts = _facts(job, now)
     if facts.row_count:
         parts += [Text(), facts]
@@ -91,7 +95,7 @@ def _facts(job: Snapshot, now: datetime) -> Table:
     numbers += [f"{job.tokens_per_second:,} tokens/s"] if job.tokens_per_second else []
     if numbers:
         table.add_row("training", _dotted(numbers))
-    if job.attempt:
+    if job.attempt and (job.state != "Pending" or job.step):
         start = f"from checkpoint {job.restored}" if job.restored else "from step 0"
         table.add_row("attempt", f"{job.attempt}, {start}")
     if job.restarts:

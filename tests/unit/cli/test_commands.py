@@ -1,18 +1,19 @@
 """The commands from their words to their exit codes, against a cluster that is a dictionary."""
 
 import copy
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
-from cli.recordings import load
 from typer.testing import CliRunner
 
 from ciuic_cli import __main__ as main
 from ciuic_cli.cluster import Cluster
 from ciuic_cli.errors import CliError, NotFound, Refused, Unreachable
+from unit.cli.recordings import load
 
 
 class Api:
@@ -36,7 +37,7 @@ class Api:
 
         class Answer:
             response = urllib3.HTTPResponse(
-                body=json.dumps(body).encode() if not isinstance(body, bytes) else body,
+                body=io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode()),
                 status=status,
                 headers={"Warning": '299 - "take care"'} if method == "PATCH" else {},
                 preload_content=False,
@@ -63,16 +64,16 @@ def answers(name: str, **status: Any) -> dict[str, tuple[int, Any]]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, api: Api, *words: str) -> Any:
-    monkeypatch.setattr(main.clusters, "connect", lambda *_: Cluster(api, "x"))
+    monkeypatch.setattr("ciuic_cli.cluster.connect", lambda *_: Cluster(api, "x"))
     monkeypatch.setattr(main, "LOOK_SECONDS", 0.0)
     return CliRunner().invoke(main.app, words)
 
 
 def test_status_of_one_and_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     one = run(monkeypatch, Api(answers("complete")), "status", "tiny")
-    assert one.exit_code == 0
+    assert one.exit_code == 0 and "120 of 120" in one.stdout
     every = run(monkeypatch, Api(answers("complete")), "status")
-    assert every.exit_code == 0
+    assert every.exit_code == 0 and every.stdout.startswith("JOB ")
 
 
 @pytest.mark.parametrize(("state", "code"), [("Complete", 0), ("Failed", 1)])
@@ -172,7 +173,7 @@ def test_main_prints_an_error_and_exits_with_1(
     def connect(*_: Any) -> Cluster:
         raise CliError("there is no kubeconfig; set KUBECONFIG")
 
-    monkeypatch.setattr(main.clusters, "connect", connect)
+    monkeypatch.setattr("ciuic_cli.cluster.connect", connect)
     monkeypatch.setattr("sys.argv", ["kubectl-deepseek", "status", "tiny"])
     with pytest.raises(SystemExit) as end:
         main.main()

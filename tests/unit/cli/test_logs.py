@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli.recordings import recorded
 
 from ciuic_cli.errors import CliError, NotFound
 from ciuic_cli.logs import followed, select
 from ciuic_cli.logs import recorded as recorded_lines
 from ciuic_cli.snapshot import Snapshot, snapshot
+from unit.cli.recordings import recorded
 
 LOG = {
     "tiny-0-0": ["[agent] slot 0 of 2", "[rank 0] step 1", "[rank 1] step 1", "[rank 0] step 2", "[rank 10] no"],
@@ -46,7 +46,7 @@ def test_all_ranks_with_the_agents_lines() -> None:
 def test_the_failed_rank() -> None:
     job = recorded("crash-loop")
     selection = select(job, "failed")
-    assert selection.ranks == {1} and selection.slots == {1}
+    assert selection.ranks == frozenset({1}) and selection.slots == frozenset({1})
     assert selection.remark.startswith("rank 1, RankFailed: rank 1 (slot 1, pod crashing-1-1")
 
 
@@ -55,7 +55,7 @@ def test_a_failure_without_a_rank_is_its_slot() -> None:
         "complete", lastFailure={"reason": "PodDeleted", "message": "gone", "slot": 1, "at": "2026-11-30T23:34:42Z"}
     )
     selection = select(job, "failed")
-    assert selection.ranks is None and selection.slots == {1}
+    assert selection.ranks is None and selection.slots == frozenset({1})
 
 
 @pytest.mark.parametrize(

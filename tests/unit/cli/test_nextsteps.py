@@ -3,10 +3,10 @@
 import shlex
 
 import pytest
-from cli.recordings import recorded
 
 from ciuic_api.reasons import Reason
 from ciuic_cli.nextsteps import QUIET, STEPS, next_step
+from unit.cli.recordings import recorded
 
 WAITING = {
     Reason.CREATING_PODS, Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.QUIESCING, Reason.RESTORING,

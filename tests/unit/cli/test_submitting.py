@@ -43,7 +43,7 @@ def test_what_a_job_reads_is_applied_first() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("a: [", "f line 2 is no YAML"),
+        ("a: 1\nb: [", "f line 2 is no YAML"),
         ("- 1", "f holds a document that is no Kubernetes object"),
         (text(SECRET), "f holds no DeepSeekJob; `kubectl apply -f f` applies other things"),
         (text(JOB, {**SECRET, "kind": "Pod"}), "apply the Pod with kubectl"),

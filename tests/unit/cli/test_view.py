@@ -1,11 +1,11 @@
 """What `status` shows, rendered without colour from recorded jobs."""
 
 import pytest
-from cli.recordings import NAMES, NOW, load, recorded
 from rich.console import Console
 
 from ciuic_cli.snapshot import Snapshot, snapshot
 from ciuic_cli.view import MAX_PODS, duration, job_line, job_list, job_view
+from unit.cli.recordings import NAMES, NOW, load, recorded
 
 
 def shown(job: Snapshot, width: int = 100) -> str:
@@ -54,7 +54,7 @@ def test_a_failed_job_says_what_to_type() -> None:
 def test_pods_say_what_they_wait_for() -> None:
     text = shown(recorded("no-image"))
     row = next(line for line in text.splitlines() if "no-image-0-0" in line and "node1" in line)
-    assert row.split()[:4] == ["0", "no-image-0-0", "node1", "ImagePullBackOff"]
+    assert row.split()[:4] == ["0", "no-image-0-0", "node1", "ErrImagePull"]
     assert "next         kubectl -n cli-rec describe pods -l ciuic.io/job=no-image" in text
 
 
