@@ -40,17 +40,13 @@ CRD_TAIL = "{{- end }}\n"
 MARK = "# from the templates\n"
 
 
-def chart_crd() -> str:
-    text = to_yaml(crd())
-    if "{{" in text:
-        raise SystemExit("the CRD holds '{{', which Helm would take for a template; change the description that has it")
-    return CRD_HEAD + text + CRD_TAIL
-
-
-def crd() -> dict[str, Any]:
+def crd_yaml() -> str:
     document = custom_resource_definition()
     document["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
-    return document
+    text = to_yaml(document)
+    if "{{" in text:
+        raise SystemExit("the CRD holds '{{', which Helm would take for a template; change the description that has it")
+    return text
 
 
 def to_yaml(document: Any) -> str:
@@ -59,16 +55,17 @@ def to_yaml(document: Any) -> str:
 
 def outputs(helm: str | None) -> dict[Path, str]:
     """What each generated file should hold. Without Helm the committed part from the templates is taken as it is."""
+    crd = crd_yaml()
     install, label = render(helm) if helm else (_rendered_part(INSTALL), _rendered_part(LABEL_POLICY))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     return {
-        CRD: chart_crd(),
+        CRD: CRD_HEAD + crd + CRD_TAIL,
         ROOT / "docs/api.md": api_markdown(),
         ROOT / "docs/reasons.md": reasons_markdown(),
         INSTALL: _file(
             "Needs Kubernetes 1.31 or later. On 1.36 or later apply label-policy.yaml as well.",
             install,
-            f"{to_yaml(namespace)}---\n{to_yaml(crd())}---\n",
+            f"{to_yaml(namespace)}---\n{crd}---\n",
         ),
         LABEL_POLICY: _file("Makes the label ciuic.io/checkpoint-path work. Needs Kubernetes 1.36 or later.", label),
     }
