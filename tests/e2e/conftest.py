@@ -73,6 +73,28 @@ def helm(kubeconfig: Path) -> Command:
 
 
 @pytest.fixture(scope="session")
+def deepseek(kubectl: Command, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """`kubectl deepseek`, found by kubectl on PATH as an installed plug-in is."""
+    folder = tmp_path_factory.mktemp("plugin")
+    plugin = folder / "kubectl-deepseek"
+    source = f"import sys; sys.path.insert(0, {str(ROOT / 'operator')!r})"
+    plugin.write_text(f"#!{sys.executable}\n{source}\nfrom ciuic_cli.__main__ import main\nmain()\n")
+    plugin.chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "KUBECONFIG": str(kubeconfig)}
+
+    def run(
+        *args: str, stdin: str | dict[str, Any] | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        command = [_binary("kubectl"), "deepseek", *args]
+        result = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+        if check and result.returncode != 0:
+            pytest.fail(f"kubectl deepseek {' '.join(args)} failed:\n{result.stdout}{result.stderr}")
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def chart(helm: Command, kubectl: Command) -> None:
     """The chart as it is in the checkout, installed. Does not wait for the operator."""
     helm(

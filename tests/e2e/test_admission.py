@@ -8,10 +8,12 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Command, Operator
+from jobs import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("policies_in_force")]
 
@@ -406,3 +408,54 @@ def test_a_job_from_before_the_policies_can_be_deleted(kubectl: Command, namespa
         '[{"op":"remove","path":"/metadata/finalizers"}]',
     )
     kubectl("-n", namespace, "wait", "--for=delete", "dsj/bad-input", "--timeout=30s")
+
+
+@pytest.fixture
+def without_label_policy(kubectl: Command) -> Iterator[None]:
+    """As on Kubernetes before 1.36: the label is not turned into a path. Put back afterwards."""
+    binding = "mutatingadmissionpolicybinding/deepseekjob-checkpoint-label"
+    saved = json.loads(kubectl("get", binding, "-o", "json").stdout)
+    saved["metadata"] = {key: saved["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
+    kubectl("delete", binding)
+    body = with_metadata(labelled("s3://ckpt/tests"), namespace="default")
+    wait_until("the label is refused", lambda: _dry_run(kubectl, "default", body).returncode != 0, 60)
+    yield
+    kubectl("create", "-f", "-", stdin=saved)
+    _until_in_force(kubectl)
+
+
+def test_submit_explains_a_refused_label(
+    kubectl: Command, deepseek: Command, namespace: str, without_label_policy: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(labelled("s3://my-bucket/deepseek-ckpts")))
+    result = deepseek("submit", str(file), "-n", namespace, check=False)
+    assert result.returncode == 1
+    assert "refuses the label ciuic.io/checkpoint-path: a URL is no legal label value" in result.stderr
+    assert "lacks the chart's admission policy" in result.stderr
+    assert "      path: s3://my-bucket/deepseek-ckpts" in result.stderr
+
+
+def test_submit_tells_the_same_sentences(deepseek: Command, namespace: str, tmp_path: Path) -> None:
+    """The article's YAML twice; then mistakes, each in one line and without the server's wrapping."""
+    file = tmp_path / "job.json"
+
+    def submit(body: Json) -> subprocess.CompletedProcess[str]:
+        file.write_text(json.dumps(body))
+        return deepseek("submit", str(file), "-n", namespace, check=False)
+
+    article = labelled("s3://my-bucket/deepseek-ckpts")
+    assert "deepseekjob bad-input created" in submit(article).stdout
+    assert "deepseekjob bad-input applied" in submit(article).stdout
+    for spec, sentence in (
+        ({"checkpoint": None, "nodes": -1}, "spec.nodes is -1: nodes must be from 1 to 4096"),
+        ({"checkpoint": None, "nodes": 3}, "nodes can not be changed; delete the job and apply it again"),
+        (
+            {"checkpoint": None, "training": {"steps": 10, "model": {"hidenSize": 64}}},
+            "spec.training.model.hidenSize: field not declared in schema; correct or remove it",
+        ),
+    ):
+        refused = submit(labelled("s3://my-bucket/deepseek-ckpts", job(**spec)))
+        assert refused.returncode == 1
+        assert sentence in refused.stderr
+        assert refused.stderr.count("error: ") == 1 and "admissionregistration" not in refused.stderr

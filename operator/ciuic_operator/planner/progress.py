@@ -10,6 +10,8 @@ from ..status import changed, parse_time, timestamp, with_condition
 from .plans import say
 from .restore import known_attempts
 
+RECONNECT_SECONDS = 15.0
+"""After its start the operator gives agents this long to connect before a condition says that they are not."""
 STALE_SECONDS = 60.0
 """Uploads that fail for longer than this are said."""
 
@@ -18,7 +20,8 @@ def observed(world: World) -> JobStatus:
     """The status with what the reports say of steps, checkpoints and readiness. Never goes back on what is persisted."""
     status, reports = world.job.status, world.reports
     connected = sum(agent.connected for agent in world.heard.values())
-    status = changed(status, ready=f"{connected}/{world.job.spec.nodes}")
+    ready = f"{connected}/{world.job.spec.nodes}"
+    status = changed(status, ready=ready, observed_generation=world.job.generation)
     now_running = [report for report in reports.values() if report.attempt == status.attempt and status.released]
     steps = [rank.step for report in now_running for rank in report.ranks]
     if steps:
@@ -32,6 +35,8 @@ def observed(world: World) -> JobStatus:
     message = f"uploads have failed for {int(failing[0].failing_seconds)} s: {failing[0].message}" if failing else ""
     status = with_condition(status, "CheckpointStale", bool(failing), "UploadsFail", message, world.now)
     everybody = connected == world.job.spec.nodes
+    if not everybody and world.hub_started_seconds_ago < RECONNECT_SECONDS:
+        return status  # the operator has just started: agents that have not connected again are not lost
     return with_condition(status, "PodsReady", everybody, "AgentsConnected", "every agent is connected", world.now)
 
 

@@ -204,7 +204,7 @@ def _what_it_waits_for(pod: Pod) -> tuple[Reason, str]:
         return Reason.POD_CONFIG_ERROR, f"pod {pod.name} can not be started: {pod.waiting_message}"
     if pod.unschedulable:
         return Reason.UNSCHEDULABLE, f"pod {pod.name} fits on no node: {pod.unschedulable}"
-    if pod.waiting_reason == "CrashLoopBackOff":
+    if pod.waiting_reason == "CrashLoopBackOff" or pod.restarts > 1:
         return Reason.POD_FAILED, f"the agent in pod {pod.name} ends again and again: {pod.exit_message}"
     if pod.phase == "Running":
         return Reason.WAITING_FOR_AGENTS, f"the agent in pod {pod.name} has not connected yet"

@@ -168,6 +168,12 @@ ROWS = [
         Reason.POD_CONFIG_ERROR,
         says('secret "s3" not found'),
     ),
+    Row(
+        "an agent that ends again and again",
+        world(job(NUMBERED), (pod(0), pod(1, restarts=3, exit_message="exit code 1")), {0: quiet(0, 1)}),
+        Reason.POD_FAILED,
+        says("tiny-1-1", "exit code 1"),
+    ),
     Row("agents connect", world(job(FIRST), PODS, {1: quiet(1, 0)}), Reason.WAITING_FOR_AGENTS, says("tiny-0-0")),
     Row(
         "the store does not answer at first",
@@ -927,3 +933,12 @@ def test_ready_ranks_of_one_step_are_the_highest_step() -> None:
     ranks = (RankState(rank=1, phase="step", step=16),)
     plan = planner.plan(world(job(status()), PODS, {0: trains(0, step=17), 1: trains(1, ranks=ranks)}))
     assert plan.status.highest_step == 16
+
+
+def test_after_a_restart_of_the_operator_nobody_is_called_not_ready() -> None:
+    ready = next(c for c in planner.plan(HEALTHY).status.conditions if c.type == "PodsReady")
+    before = status(conditions=(ready,))
+    deaf = world(job(before), PODS, {}, hub_started_seconds_ago=2.0)
+    assert ready in planner.plan(deaf).status.conditions
+    later = replace(deaf, hub_started_seconds_ago=60.0)
+    assert ready not in planner.plan(later).status.conditions
