@@ -1,9 +1,8 @@
 # Everything is a one-line target; `make check` before each commit, `make test` before each merge.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-VENV = $(shell python3 tools/venv.py)
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/trainer_image:$(CURDIR)/tests:$(CURDIR)/tests/e2e
-IN_VENV = PATH="$$(python3 tools/venv.py)/bin:$$PATH"
+IN_VENV = PATH="$$(python3 tools/python_environment.py)/bin:$$PATH"
 
 .PHONY: help setup check types test gen images demo demo-down bench soak
 
@@ -11,7 +10,7 @@ help:       ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 14
 
 setup:      ## the Python environment, in the cache folder
-	@python3 tools/venv.py >/dev/null
+	@python3 tools/python_environment.py >/dev/null
 
 check: setup ## lint, types, import contracts, unit, contract and sim tests: under 30 s
 	$(IN_VENV) tools/check

@@ -1,4 +1,7 @@
-"""The operator's pod: asks for nothing that it does not need, is told what it reads. Read from install.yaml, which is rendered from the chart."""
+"""The operator's pod: asks for nothing that it does not need, is told what it reads.
+
+Read from install.yaml, which is rendered from the chart.
+"""
 
 from pathlib import Path
 from typing import Any
