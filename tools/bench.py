@@ -30,13 +30,12 @@ KILL = """
 import os, signal, time
 pids = []
 for name in os.listdir('/proc'):
-    if name.isdigit() and int(name) not in (1, os.getpid()):
+    if name.isdigit():
         try:
-            env = open(f'/proc/{name}/environ', 'rb').read().split(b'\\0')
+            if open(f'/proc/{name}/comm').read().startswith('rank-'):
+                pids.append(int(name))
         except OSError:
             continue
-        if any(entry.startswith(b'CIUIC_ATTEMPT=') for entry in env):
-            pids.append(int(name))
 WIPE
 print(time.time())
 for pid in pids:

@@ -26,11 +26,10 @@ KILL_RANKS = (
     "import os,signal,pathlib\n"
     "for p in pathlib.Path('/proc').glob('[0-9]*'):\n"
     "    try:\n"
-    "        env=(p/'environ').read_bytes().split(b'\\0'); words=(p/'cmdline').read_bytes().split(b'\\0')\n"
+    "        if (p/'comm').read_text().startswith('rank-'):\n"
+    "            os.kill(int(p.name), signal.SIGKILL)\n"
     "    except OSError:\n"
     "        continue\n"
-    "    if any(e.startswith(b'CIUIC_ATTEMPT=') for e in env) and b'ciuic_trainer.train' in words:\n"
-    "        os.kill(int(p.name), signal.SIGKILL)\n"
 )
 
 

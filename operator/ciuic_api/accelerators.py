@@ -13,6 +13,9 @@ class Vendor:
     """torch device module, and DeepSpeed's DS_ACCELERATOR."""
     interface_env: tuple[tuple[str, str], ...]
     """(environment name, prefix of the value) that pin the collectives to one network interface."""
+    forkable: bool = False
+    """Whether a process that has imported torch for this device, and not touched it, may be forked into ranks. False where
+    that was not tried."""
     plugin: str | None = None
     """Module to import before torch knows the device."""
 
@@ -22,6 +25,7 @@ VENDORS: dict[str, Vendor] = {
         resource="nvidia.com/gpu",
         backend="nccl",
         device="cuda",
+        forkable=True,
         interface_env=(("NCCL_SOCKET_IFNAME", "="), ("GLOO_SOCKET_IFNAME", "")),
     ),
     "ascend": Vendor(
@@ -42,6 +46,7 @@ VENDORS: dict[str, Vendor] = {
         resource=None,
         backend="gloo",
         device="cpu",
+        forkable=True,
         interface_env=(("NCCL_SOCKET_IFNAME", "="), ("GLOO_SOCKET_IFNAME", "")),
     ),
 }

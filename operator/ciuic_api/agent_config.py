@@ -45,10 +45,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreConfig | None = None
     checkpoint_every_steps: int = 0
     memory_every_steps: int = 0
-    keep_last: int = 3
     memory_tier_bytes: int = 0
     interface: str | None = None
     disable_transparent_huge_pages: bool = False
+    prefork: bool = True
+    """Ranks are forked from a process that has imported torch and the like; False: each is started by exec."""
     grace_seconds: int = 30
 
 

@@ -191,6 +191,11 @@ class Network(Schema):
     rdma: Rdma = Rdma()
 
 
+class Prefork(enum.StrEnum):
+    AUTO = "Auto"
+    NEVER = "Never"
+
+
 class HugePages(enum.StrEnum):
     INHERIT = "Inherit"
     NEVER = "Never"
@@ -356,7 +361,7 @@ def _unchanged(dotted: str, while_suspended: bool = False) -> dict[str, str]:
 
 
 FIXED = (
-    *("nodes", "ranksPerNode", "accelerator", "command", "network", "memory", "cache"),
+    *("nodes", "ranksPerNode", "accelerator", "command", "prefork", "network", "memory", "cache"),
     *(f"training.{name}" for name in FIXED_FIELDS),
     *(f"checkpoint.{name}" for name in ("path", "run", "resume", "secretName", "s3", "every", "memory")),
 )
@@ -411,6 +416,10 @@ class JobSpec(Schema):
         tuple[Annotated[str, Field(max_length=4096)], ...] | None, Field(min_length=1, max_length=64)
     ] = None
     """A script that can start under torchrun: it finds RANK, WORLD_SIZE, MASTER_ADDR and their like."""
+    prefork: Prefork = Prefork.AUTO
+    """`Auto`: ranks are forked from a process of the pod that has imported torch and its like already, which saves a
+    restart those seconds. A `command` is forked when it runs a script with the image's own Python. `Never`: each rank is
+    a program of its own."""
     checkpoint: Checkpoint | None = None
     watchdog: Watchdog | None = None
     network: Network = Network()

@@ -9,7 +9,7 @@ from typing import Any
 from ciuic_api import API_VERSION, KIND, agent_config, names
 from ciuic_api.accelerators import VENDORS
 from ciuic_api.agent_config import AgentConfig, StoreConfig
-from ciuic_api.job import CacheMedium, Checkpoint, HugePages, RdmaMode
+from ciuic_api.job import CacheMedium, Checkpoint, HugePages, Prefork, RdmaMode
 from ciuic_api.schema import quantity_bytes
 
 from .model import Job, PodBody
@@ -259,9 +259,9 @@ def _agent_config(job: Job, incarnation: int, platform: Platform) -> AgentConfig
         store=store_config(job.namespace, job.name, checkpoint),
         checkpoint_every_steps=checkpoint.every.steps if checkpoint else 0,
         memory_every_steps=checkpoint.memory.every_steps if checkpoint else 0,
-        keep_last=checkpoint.keep.last if checkpoint else 0,
         memory_tier_bytes=memory_tier_bytes(job),
         interface=spec.network.interface,
+        prefork=spec.prefork is Prefork.AUTO and VENDORS[spec.accelerator].forkable,
         disable_transparent_huge_pages=spec.memory.transparent_huge_pages is HugePages.NEVER,
         grace_seconds=GRACE_SECONDS,
     )

@@ -25,14 +25,16 @@ for name in os.listdir('/proc'):
         continue
     try:
         env = open(f'/proc/{name}/environ', 'rb').read().split(b'\\0')
+        forked = open(f'/proc/{name}/comm').read().startswith('rank-')
     except OSError:
         continue
-    if any(entry.startswith(b'CIUIC_ATTEMPT=') for entry in env):
+    if forked or any(entry.startswith(b'CIUIC_ATTEMPT=') for entry in env):
         print(name)
         if len(sys.argv) > 1:
             os.kill(int(name), getattr(signal, sys.argv[1]))
 """
-"""Lists the processes of the ranks in a pod, and sends them a signal when one is named."""
+"""Lists the processes of the ranks in a pod, and sends them a signal when one is named. A forked one has its parent's
+environment in /proc, but a name; what exec started, the reverse."""
 
 
 class Kubectl(Protocol):

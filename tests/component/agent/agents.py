@@ -79,6 +79,14 @@ class AgentProcess:
     def children(self) -> list[int]:
         return descendants(self.process.pid) if self.process is not None and self.process.poll() is None else []
 
+    def ranks(self) -> list[int]:
+        """All that lives below the agent but its fork server."""
+        return [pid for pid in self.children() if name_of(pid) != "fork-server"]
+
+    def fork_server(self) -> int:
+        (pid,) = set(self.children()) - set(self.ranks())
+        return pid
+
     def kill(self) -> None:
         """As when the container is out of memory: agent and ranks are gone at once, the memory tier stays."""
         if self.process is None:
@@ -103,6 +111,13 @@ class AgentProcess:
 
     def held(self, rank: int) -> list[Held]:
         return self.tier(rank).held()
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def attempt_link(number: int, parent: int | None = None, restored: CheckpointId | None = None) -> Attempt:

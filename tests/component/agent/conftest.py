@@ -41,7 +41,13 @@ NewAgent = Callable[..., AgentProcess]
 
 
 @pytest.fixture
-def new_agent(hub: Hub, tmp_path: Path) -> Iterator[NewAgent]:
+def prefork() -> bool:
+    """Whether ranks are forked; a module that tests both overrides it."""
+    return False
+
+
+@pytest.fixture
+def new_agent(hub: Hub, tmp_path: Path, prefork: bool) -> Iterator[NewAgent]:
     """Starts agents; what a test does not say of their configuration is that of a job of one pod with one rank."""
     made: list[AgentProcess] = []
 
@@ -59,6 +65,7 @@ def new_agent(hub: Hub, tmp_path: Path) -> Iterator[NewAgent]:
             "accelerator": "cpu",
             "hub_url": hub.url,
             "hub_ca_pem": "",
+            "prefork": prefork,
         }
         agent = AgentProcess(AgentConfig(**(fields | changes)), tmp_path / f"pod-{incarnation}", environment or {})
         made.append(agent)

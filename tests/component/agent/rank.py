@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -75,9 +76,17 @@ def orphan(port: str) -> None:
 
 
 def environment(path: str) -> None:
-    """Writes down what the rank can see of its environment."""
+    """Writes down what the rank can see of its environment. What is imported here, the fork server imports for all modes."""
+    import numpy
+
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    seen = {"environ": dict(os.environ), "thp": status.get("THP_enabled", "").strip()}
+    seen = {
+        "environ": dict(os.environ),
+        "thp": status.get("THP_enabled", "").strip(),
+        "name": status["Name"].strip(),
+        "argv": sys.argv,
+        "drawn": [random.random(), float(numpy.random.random())],
+    }
     draft = Path(path).with_suffix(".new")
     draft.write_text(json.dumps(seen))
     draft.rename(path)

@@ -14,11 +14,17 @@ from api_server import free_ports
 from ciuic_api.protocol import STOPPED_EXIT_CODE, AgentState, Report
 from waiting import eventually
 
-from .agents import AgentProcess, go, quiet, rank_command
+from .agents import RANK_SCRIPT, AgentProcess, go, quiet, rank_command
 from .conftest import NewAgent
 from .hub import Hub
 
 REPORTED_SECONDS = 1.0
+
+
+@pytest.fixture(params=[False, True], ids=["exec", "fork"])
+def prefork(request: pytest.FixtureRequest) -> bool:
+    """All of this holds however ranks are started."""
+    return bool(request.param)
 
 
 async def quiesced(hub: Hub, agent: AgentProcess, attempt: int, **fields: Any) -> Report:
@@ -79,7 +85,7 @@ async def test_a_killed_rank_is_told_at_once(hub: Hub, new_agent: NewAgent, rank
     agent = new_agent(command=rank_command("sleep"), ranks_per_node=2)
     await started(hub, agent)
     await eventually("both ranks sleep", lambda: agent.log.count("sleeps") == 2)
-    victim = sorted(agent.children())[rank]
+    victim = sorted(agent.ranks())[rank]
     began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     report = await hub.told(0, "the rank's end", lambda r: any(s.exit_code is not None for s in r.ranks))
@@ -109,7 +115,7 @@ async def test_the_next_attempt_kills_what_does_not_mind_term(hub: Hub, new_agen
     began = time.monotonic()
     await quiesced(hub, agent, 2)
     assert time.monotonic() - began < 5.0
-    assert agent.children() == []
+    assert agent.ranks() == []
 
 
 async def test_an_orphan_in_another_session_is_gone_before_the_next_attempt(hub: Hub, new_agent: NewAgent) -> None:
@@ -121,7 +127,7 @@ async def test_an_orphan_in_another_session_is_gone_before_the_next_attempt(hub:
     await hub.told(0, "attempt 2", lambda r: r.attempt == 2 and r.state is AgentState.QUIESCED)
     assert not _listens(port)
     with socket.create_server(("127.0.0.1", port)):
-        assert agent.children() == []
+        assert agent.ranks() == []
 
 
 def _listens(port: int) -> bool:
@@ -146,11 +152,11 @@ async def test_a_graceful_stop_asks_once_and_kills_after_the_grace(
 async def test_a_late_run_false_does_not_stop_ranks(hub: Hub, new_agent: NewAgent) -> None:
     agent = new_agent(command=rank_command("sleep"))
     await started(hub, agent)
-    children = agent.children()
+    children = agent.ranks()
     await hub.say(0, quiet(1))
     before = len(hub.reports[0])
     await eventually("three more reports", lambda: len(hub.reports[0]) >= before + 3)
-    assert agent.children() == children
+    assert agent.ranks() == children
     assert hub.reports[0][-1].state is AgentState.RUNNING
 
 
@@ -176,7 +182,7 @@ async def test_finish_ends_the_agent(hub: Hub, new_agent: NewAgent) -> None:
     await eventually("the agent's end", lambda: agent.process is not None and agent.process.poll() == 0)
 
 
-async def test_what_ranks_see(hub: Hub, new_agent: NewAgent, tmp_path: Path) -> None:
+async def test_what_ranks_see(hub: Hub, new_agent: NewAgent, tmp_path: Path, prefork: bool) -> None:
     seen = tmp_path / "seen.json"
     agent = new_agent(
         command=rank_command("environment", seen),
@@ -194,6 +200,8 @@ async def test_what_ranks_see(hub: Hub, new_agent: NewAgent, tmp_path: Path) -> 
     account = json.loads(seen.read_text())
     environ = account["environ"]
     assert account["thp"] == "0"
+    assert account["name"].startswith("rank-00000" if prefork else "python")
+    assert account["argv"] == [str(RANK_SCRIPT), "environment", str(seen)]
     assert [name for name in environ if name.startswith("AWS_") or name == "CIUIC_AGENT_CONFIG"] == []
     assert environ["GLOO_SOCKET_IFNAME"] == "mine"
     assert environ["USER_SETTING"] == "stays"
@@ -213,5 +221,5 @@ async def test_a_restarted_agent_says_so_and_starts_nothing_again(hub: Hub, new_
     assert running.boot != report.boot
     before = len(hub.reports[0])
     await eventually("two more reports", lambda: len(hub.reports[0]) >= before + 2)
-    assert agent.children() == []
+    assert agent.ranks() == []
     await started(hub, agent, attempt=2)

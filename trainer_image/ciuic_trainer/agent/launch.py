@@ -17,6 +17,8 @@ from ciuic_trainer.shared import progress
 from ciuic_trainer.shared.memory_tier import MemoryTier
 from ciuic_trainer.shared.rank_env import RankEnv
 
+from .forking import modules_for
+
 SECRET_PREFIXES = ("AWS_",)
 PORTS = range(20000, 30000)
 """Below what Linux gives to outgoing connections (32768) and to NodePorts (30000)."""
@@ -75,7 +77,7 @@ class Launch:
             training = folder / "training.json"
             training.write_text(json.dumps(self._config.training))
         address, _, port = directive.rendezvous.rpartition(":")
-        base = self._base_environ()
+        base = self.environ()
         starts = []
         for local in range(self._config.ranks_per_node):
             number = directive.slot * self._config.ranks_per_node + local
@@ -108,7 +110,13 @@ class Launch:
     def _command(self) -> tuple[str, ...]:
         return self._config.command or (sys.executable, "-u", "-m", "ciuic_trainer.train")
 
-    def _base_environ(self) -> dict[str, str]:
+    def preloaded(self) -> tuple[str, ...]:
+        """What a fork server would import; empty: ranks are started by exec."""
+        if not self._config.prefork:
+            return ()
+        return modules_for(self._config.command, self._environ.get("PATH", os.defpath))
+
+    def environ(self) -> dict[str, str]:
         """The container's environment without what is the agent's own; what the user has set there wins."""
         base = {
             name: value
@@ -123,4 +131,5 @@ class Launch:
         base.setdefault("OMP_NUM_THREADS", str(max(1, cores // self._config.ranks_per_node)))
         base.setdefault("DS_ACCELERATOR", vendor.device)
         base.setdefault("PYTHONUNBUFFERED", "1")
+        base.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking whether there is a GPU opens no context on it
         return base

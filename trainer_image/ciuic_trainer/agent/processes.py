@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from .output import write_line
+from .forking import CannotFork, ForkServer
+from .output import say, write_line
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_THP_DISABLE = 41
@@ -67,35 +68,55 @@ class Rank:
         return self.pid if self.reaped_code is None else None
 
 
-def start_rank(rank: int, command: Sequence[str], environ: Mapping[str, str], output_ended: Callable[[], None]) -> Rank:
+def start_rank(
+    rank: int,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    fork_server: ForkServer | None,
+    output_ended: Callable[[], None],
+) -> Rank:
     """The one place where a rank comes to life. Its output goes to the agent's, each line with the rank before it.
 
     `output_ended` is called from another thread. A command that can not be started is a rank that ended at once.
     """
+    reader, writer = os.pipe()
+    started = Rank(rank=rank, pid=None)
     try:
-        process = subprocess.Popen(
-            list(command),
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        started.pid = _forked_or_executed(rank, command, environ, fork_server, writer)
     except (OSError, ValueError) as error:
-        code = NOT_FOUND_EXIT_CODE if isinstance(error, FileNotFoundError) else NOT_STARTED_EXIT_CODE
-        stillborn = Rank(rank=rank, pid=None, reaped_code=code)
+        os.close(reader)
+        started.reaped_code = NOT_FOUND_EXIT_CODE if isinstance(error, FileNotFoundError) else NOT_STARTED_EXIT_CODE
         line = f"{command[0]} can not be started: {error}"
-        stillborn.lines.append(line)
+        started.lines.append(line)
         write_line(f"[rank {rank}] {line}".encode(errors="replace"))
-        return stillborn
-    # Reaping is done in one place (`Ranks.reap`): the Popen object must not wait for the child itself.
-    process.returncode = 0
-    started = Rank(rank=rank, pid=process.pid)
-    assert process.stdout is not None
-    arguments = (process.stdout, started, output_ended)
+        return started
+    finally:
+        os.close(writer)
+    arguments = (os.fdopen(reader, "rb"), started, output_ended)
     started.reader = threading.Thread(target=_relay, args=arguments, name=f"rank {rank}", daemon=True)
     started.reader.start()
     return started
+
+
+def _forked_or_executed(
+    rank: int, command: Sequence[str], environ: Mapping[str, str], fork_server: ForkServer | None, output: int
+) -> int:
+    if fork_server is not None:
+        try:
+            return fork_server.fork(f"rank-{rank:05d}", command, environ, output)
+        except CannotFork as error:
+            say(f"rank {rank} is started by exec: {error}")
+    process = subprocess.Popen(
+        list(command),
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    # Reaping is done in one place (`Ranks.reap`): the Popen object must not wait for the child itself.
+    process.returncode = 0
+    return process.pid
 
 
 def _relay(stream: IO[bytes], rank: Rank, output_ended: Callable[[], None]) -> None:
@@ -114,6 +135,13 @@ class Ranks:
 
     members: dict[int, Rank] = field(default_factory=dict)
     """By rank."""
+    fork_server: ForkServer | None = None
+    """Below the agent too, but nothing that a rank left behind."""
+
+    def start(
+        self, rank: int, command: Sequence[str], environ: Mapping[str, str], output_ended: Callable[[], None]
+    ) -> None:
+        self.members[rank] = start_rank(rank, command, environ, self.fork_server, output_ended)
 
     def alive(self) -> int:
         return sum(rank.exit_code is None for rank in self.members.values())
@@ -135,6 +163,8 @@ class Ranks:
             rank = by_pid.get(pid)
             if rank is not None:
                 rank.reaped_code, rank.ended_at = os.waitstatus_to_exitcode(status), now
+            elif self.fork_server is not None and pid == self.fork_server.pid:
+                self.fork_server.reaped()
         ended = []
         for rank in self.members.values():
             if rank.exit_code is not None or rank.reaped_code is None:
@@ -148,8 +178,10 @@ class Ranks:
 
     def left_over(self) -> list[int]:
         """Processes below the agent that are not living ranks."""
-        ranks = {rank.running_pid for rank in self.members.values()}
-        return [pid for pid in descendants(os.getpid()) if pid not in ranks]
+        known = {rank.running_pid for rank in self.members.values()}
+        if self.fork_server is not None:
+            known.add(self.fork_server.pid)
+        return [pid for pid in descendants(os.getpid()) if pid not in known]
 
     def terminate(self) -> None:
         """SIGTERM to each living rank's process group, once: to many programs a second one means haste."""

@@ -32,11 +32,12 @@ from ciuic_trainer.shared import messages
 from ciuic_trainer.shared.memory_tier import MemoryTierError
 from ciuic_trainer.shared.progress import ProgressReader
 
-from . import memory, preflight, supervisor
+from . import forking, memory, preflight, supervisor
+from .forking import ForkServer
 from .launch import Launch
 from .marker import Marker
 from .output import say
-from .processes import Ranks, start_rank
+from .processes import Ranks
 from .records import Damaged
 from .reporting import Pace, rank_failure, rank_states
 from .run_store import RunStore
@@ -63,6 +64,7 @@ class Runtime:
         self._launch = Launch(config, environ, memory_path, scratch)
         self._marker = Marker(memory_path / "started")
         self._boot = uuid.uuid4().hex[:12]
+        self._fork_server: ForkServer | None = None
         self._ranks = Ranks()
         self._readers: dict[int, ProgressReader] = {}
         self._pace = Pace(0)
@@ -126,6 +128,7 @@ class Runtime:
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         receiver = messages.bind(self._launch.socket_path)
         loop.add_reader(receiver, self._message, receiver)
+        self._prefork()
         looking = asyncio.create_task(self._look_forever())
         try:
             while True:
@@ -139,6 +142,22 @@ class Runtime:
         finally:
             looking.cancel()
             loop.remove_reader(receiver)
+
+    def _prefork(self) -> None:
+        """A process to fork ranks from, unless there is one or none is worth it. One that failed early is not tried again."""
+        server = self._fork_server
+        modules = self._launch.preloaded()
+        if not modules or (server is not None and (server.state is not forking.State.ENDED or not server.was_ready)):
+            return
+        loop = asyncio.get_running_loop()
+        self._fork_server = ForkServer(modules, say, forget=loop.remove_reader)
+        self._ranks.fork_server = self._fork_server
+        channel = self._fork_server.start(self._launch.environ(), time.monotonic())
+        loop.add_reader(channel, self._hear_fork_server, self._fork_server)
+
+    def _hear_fork_server(self, server: ForkServer) -> None:
+        server.read()
+        self._woken.set()
 
     def hear(self, directive: Directive) -> None:
         """From the operator: kept if it is not older than what is known."""
@@ -217,6 +236,7 @@ class Runtime:
             restored=self._restored,
             restore_failed=self._restore_failed is not None or self._broken is not None,
             uploads_done=self._uploads is None or self._uploads.done(),
+            importing=self._fork_server is not None and self._fork_server.is_importing(time.monotonic()),
         )
 
     def _leftovers_matter(self) -> bool:
@@ -257,7 +277,8 @@ class Runtime:
     # --- a new attempt --------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        self._ranks = Ranks()
+        self._ranks = Ranks(fork_server=self._fork_server)
+        self._prefork()
         self._readers = {}
         self._restored, self._restore_failed, self._broken, self._restore_waits = None, None, None, None
         self._checked, self._verified, self._rebooted = None, (), 0
@@ -368,7 +389,7 @@ class Runtime:
         self._pace = Pace(directive.restore.checkpoint.step if directive.restore else 0)
         for rank in starts:
             self._readers[rank.number] = ProgressReader(rank.progress_file)
-            self._ranks.members[rank.number] = start_rank(rank.number, rank.command, rank.environ, self._wake)
+            self._ranks.start(rank.number, rank.command, rank.environ, self._wake)
         start = f"from {directive.restore.checkpoint}" if directive.restore else "at step 0"
         say(f"attempt {directive.attempt}: {len(self._ranks.members)} ranks start {start}")
 

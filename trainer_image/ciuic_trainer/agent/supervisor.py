@@ -32,6 +32,8 @@ class Facts:
     restore_failed: bool = False
     """The restore that was asked for can not be had; it is reported and no rank is started."""
     uploads_done: bool = True
+    importing: bool = False
+    """The process that ranks are forked from still imports what they import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +169,8 @@ def _running(local: Local, directive: Directive, facts: Facts, now: float) -> tu
         return _enter(local, AgentState.RESTORING, now), (Restore(directive),)
     if not directive.rendezvous:
         return local, ()  # a new operator has not heard slot 0 yet
+    if facts.importing:
+        return local, ()
     return replace(_enter(local, AgentState.RUNNING, now), started=local.attempt), (Start(directive),)
 
 
