@@ -36,7 +36,7 @@ def fork_server() -> ForkServerContext:
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     os.environ |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["component.train.heavy"])
+    context.set_forkserver_preload(["ciuic_trainer.train.preload"])
     return context
 
 

@@ -15,6 +15,13 @@ from .initialise import check, initialise
 from .model import build_model, choose_expert_path, reset_buffers, transformers_config
 
 _BUCKET_ELEMENTS = 200_000_000
+IMPORTED_ON_FIRST_USE = (
+    "deepspeed.comm.mori",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "torch._subclasses.schema_check_mode",
+)
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 
@@ -80,7 +87,8 @@ def preload() -> None:
     original = compiler.compile
     compiler.compile = lambda: lambda function: function
     try:
-        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+        for name in IMPORTED_ON_FIRST_USE:
+            importlib.import_module(name)
     finally:
         compiler.compile = original
 
