@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from .accelerators import VENDORS
+from .alerting import AlertRoute
 from .names import PROTOCOL_ENV
 from .schema import Quantity, Schema, bounded, cel, rules
 from .training import FIXED_FIELDS, Training
@@ -426,6 +427,8 @@ class JobSpec(Schema):
     memory: Memory = Memory()
     cache: Cache | None = None
     run_policy: RunPolicy = RunPolicy()
+    alerts: Annotated[tuple[AlertRoute, ...] | None, Field(max_length=8)] = None
+    """Who is told in the chat when something happens to the job."""
     pod_template: Annotated[dict[str, Any] | None, Field(json_schema_extra=POD_TEMPLATE_SCHEMA)] = None
 
     @property

@@ -22,6 +22,10 @@ class Reason(enum.StrEnum):
         "WatchdogContradiction",
         'The label ciuic.io/watchdog: "false" stands beside a spec.watchdog block; remove one of the two.',
     )
+    UNKNOWN_RECEIVER = (
+        "UnknownReceiver",
+        "spec.alerts names a receiver that the chart does not define; the message lists those that it does.",
+    )
     CREATING_PODS = "CreatingPods", "Rank pods are being created."
     WAITING_FOR_PODS = (
         "WaitingForPods",

@@ -8,7 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .nextsteps import next_step
+from ciuic_api.nextsteps import next_step
+
 from .snapshot import Checkpoint, Snapshot
 
 COLOURS = {
@@ -170,16 +171,18 @@ def _advice(job: Snapshot, now: datetime) -> list[RenderableType]:
             title.append(f", recovered in {duration(failure.recovered_seconds)}", style="green")
         table.add_row("failure", title)
         table.add_row("", _sentence(failure.message))
-    step = next_step(job.reason, job)
+    step = next_step(job.reason, job.namespace, job.name)
     if step is None and failure and job.state != "Complete":
-        step = next_step(failure.reason, job, failure.node)
+        step = next_step(failure.reason, job.namespace, job.name, failure.node)
     if failure or step:
         parts.append(Text())
     if failure:
         parts.append(table)
     if step:  # never wrapped: it is there to be copied
         parts.append(
-            Text.assemble(("next".ljust(LABEL_WIDTH + 2), "dim"), (step, "bold cyan"), no_wrap=True, overflow="ignore")
+            Text.assemble(
+                ("next".ljust(LABEL_WIDTH + 2), "dim"), (str(step), "bold cyan"), no_wrap=True, overflow="ignore"
+            )
         )
     return parts
 

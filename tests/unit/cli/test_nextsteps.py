@@ -4,9 +4,8 @@ import shlex
 
 import pytest
 
+from ciuic_api.nextsteps import QUIET, STEPS, next_step
 from ciuic_api.reasons import Reason
-from ciuic_cli.nextsteps import QUIET, STEPS, next_step
-from unit.cli.recordings import recorded
 
 WAITING = {
     Reason.CREATING_PODS, Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.QUIESCING, Reason.RESTORING,
@@ -22,21 +21,19 @@ def test_every_reason_is_either_waited_for_or_has_its_step() -> None:
 
 @pytest.mark.parametrize("reason", STEPS)
 def test_a_step_can_be_typed(reason: Reason) -> None:
-    step = next_step(reason, recorded("running"), node="node7")
+    step = next_step(reason, "team", "tiny", node="node7")
     assert step is not None
-    assert "{" not in step.replace("'{", "").replace('":{', ""), "a placeholder is left"
-    command = step.rpartition(", then ")[2] if ", then " in step else step
-    words = shlex.split(command)
+    assert "{" not in str(step).replace("'{", "").replace('":{', ""), "a placeholder is left"
+    words = shlex.split(step.command)
     assert words[0] == "kubectl"
-    for part in command.split("&&"):
-        assert "--all-namespaces" in part or "describe node" in part or "-n cli-rec" in part, "the namespace is missing"
+    for part in step.command.split("&&"):
+        assert "--all-namespaces" in part or "describe node" in part or "-n team" in part, "the namespace is missing"
+    assert str(step) == (f"{step.first}, then {step.command}" if step.first else step.command)
 
 
 def test_the_default_namespace_is_not_named() -> None:
-    body = recorded("running")
-    step = next_step("Unschedulable", type(body)(**{**vars(body), "namespace": "default"}))
-    assert step == "kubectl describe pods -l ciuic.io/job=tiny"
+    assert str(next_step("Unschedulable", "default", "tiny")) == "kubectl describe pods -l ciuic.io/job=tiny"
 
 
 def test_an_unknown_reason_of_a_newer_operator_is_no_error() -> None:
-    assert next_step("SomethingNew", recorded("running")) is None
+    assert next_step("SomethingNew", "team", "tiny") is None
