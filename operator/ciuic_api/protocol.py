@@ -49,6 +49,39 @@ class RankState(Message, frozen=True, kw_only=True, omit_defaults=True):
     """None while it lives; negative for a signal, as subprocess says it."""
 
 
+class PhaseTime(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """How long the ranks of this pod were seen without movement in one phase, while all went well."""
+
+    phase: str
+    count: int
+    p99_seconds: float
+
+
+class Stack(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a rank is that does not move."""
+
+    rank: int
+    process_state: str = ""
+    """As /proc says it: R, S, D (in the kernel, mostly disk or network storage), T (stopped), Z."""
+    cpu_share: float = 0.0
+    """CPU seconds per second while it was looked at; 1.0 is one core."""
+    frames: tuple[str, ...] = ()
+    """`file:line function` of the main thread, innermost first; empty where the rank can not answer."""
+    moved: bool = False
+    """The stack was another one a second later."""
+
+
+class Evidence(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """What was kept of a failure: of ranks that did not move, or of one that ended badly."""
+
+    attempt: int
+    number: int = 0
+    """The one that the directive asked for; 0: taken unasked, because a rank ended."""
+    stacks: tuple[Stack, ...] = ()
+    place: str = ""
+    """Where all of it can be read: an s3:// address, or empty when it could not be uploaded."""
+
+
 class AgentFailure(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Why the attempt cannot go on in this pod."""
 
@@ -166,6 +199,9 @@ class Report(Message, frozen=True, kw_only=True, omit_defaults=True):
     """None until it has been made."""
     rendezvous: str | None = None
     """`address:port` at which rank 0 of `attempt` could listen, if this were slot 0."""
+    phase_times: tuple[PhaseTime, ...] = ()
+    evidence: Evidence | None = None
+    """The newest that was kept."""
     metrics: Metrics | None = None
     upload: UploadState = UploadState()
     uploads_done: bool = False
@@ -197,6 +233,8 @@ class Directive(Message, frozen=True, kw_only=True, omit_defaults=True):
     grace_seconds: int = 30
     keep_last: int = 3
     """checkpoint.keep.last, which may change while the job runs; slot 0 deletes by it."""
+    evidence: int = 0
+    """Collect evidence under this number, once; 0: none is wanted."""
     finish: bool = False
     """All is done: the agent ends with exit code 0."""
 

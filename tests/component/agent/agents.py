@@ -44,6 +44,11 @@ class AgentProcess:
         return self.folder / "memory"
 
     @property
+    def scratch(self) -> Path:
+        assert self._scratch is not None
+        return Path(self._scratch.name)
+
+    @property
     def log(self) -> str:
         path = self.folder / "agent.log"
         return path.read_text(errors="replace") if path.exists() else ""

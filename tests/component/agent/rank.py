@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +57,40 @@ def hang(terms: str = "") -> None:
     print("hangs", flush=True)
     while True:
         time.sleep(10)
+
+
+def stand_still(how: str, path: str = "") -> None:
+    """Ways of not moving, each at a place of its own."""
+    print("stands still", flush=True)
+    if how == "loop":
+        in_a_loop()
+    elif how == "native":
+        holding_the_interpreter()
+    elif how == "lock":
+        at_a_lock()
+    elif how == "input":
+        at_a_pipe(path)
+
+
+def in_a_loop() -> None:
+    while True:
+        pass
+
+
+def holding_the_interpreter() -> None:
+    """One call into C that never lets another thread run."""
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def at_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def at_a_pipe(path: str) -> None:
+    with Path(path).open() as pipe:
+        pipe.read()
 
 
 def orphan(port: str) -> None:
@@ -156,6 +192,7 @@ MODES: dict[str, Callable[..., None]] = {
     "crash": crash,
     "crash-on": crash_on,
     "hang": hang,
+    "stand-still": stand_still,
     "orphan": orphan,
     "environment": environment,
     "train": train,

@@ -19,10 +19,13 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 import msgspec
+
+from ciuic_trainer.shared import stacks
 
 MAX_MESSAGE_BYTES = 1 << 20
 OWN_FRAMES = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>")
@@ -124,6 +127,8 @@ def _become(fork: Fork, output: int, leave: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(fork.environ)
     _draw_anew()
+    if stacks.ENV in fork.environ:
+        stacks.answer_into(Path(fork.environ[stacks.ENV]))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(fork.threads)

@@ -13,7 +13,7 @@ from ciuic_api.accelerators import VENDORS
 from ciuic_api.agent_config import ENV as CONFIG_ENV
 from ciuic_api.agent_config import AgentConfig
 from ciuic_api.protocol import Directive
-from ciuic_trainer.shared import progress
+from ciuic_trainer.shared import progress, stacks
 from ciuic_trainer.shared.memory_tier import MemoryTier
 from ciuic_trainer.shared.rank_env import RankEnv
 
@@ -31,6 +31,7 @@ class RankStart:
     command: tuple[str, ...]
     environ: Mapping[str, str]
     progress_file: Path
+    stacks_file: Path
 
 
 class Launch:
@@ -104,7 +105,9 @@ class Launch:
                 job=f"{self._config.namespace}/{self._config.job}",
                 grace_seconds=self._config.grace_seconds,
             )
-            starts.append(RankStart(number, self._command(), base | rank.to_environ(), record))
+            answers = folder / f"stacks-{number:05d}"
+            environ = base | rank.to_environ() | {stacks.ENV: str(answers)}
+            starts.append(RankStart(number, self._command(), environ, record, answers))
         return starts
 
     def _command(self) -> tuple[str, ...]:

@@ -151,6 +151,12 @@ class RunStore:
         self._store.upload(key, body)
         self._store.put(f"{key}.json", msgspec.json.encode(record))
 
+    def put_evidence(self, name: str, data: bytes) -> str:
+        """Its address. What was seen of one failure in one pod; beside the checkpoints, and kept as long as they."""
+        key = self._key("evidence", name)
+        self._store.put(key, data)
+        return f"s3://{self._store.bucket}/{key}"
+
     def put_attempt(self, attempt: Attempt) -> None:
         """Written once. Raises Exists when another process wrote something else under this number."""
         if attempt in self._recorded:

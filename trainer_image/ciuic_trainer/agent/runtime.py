@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,13 +30,15 @@ from ciuic_api.protocol import (
 )
 from ciuic_trainer.shared import messages
 from ciuic_trainer.shared.memory_tier import MemoryTierError
-from ciuic_trainer.shared.progress import ProgressReader
+from ciuic_trainer.shared.progress import Progress, ProgressReader
 
 from . import forking, memory, preflight, supervisor
+from .evidence import Subject
 from .forking import ForkServer
 from .launch import Launch
 from .marker import Marker
 from .output import say
+from .phase_times import PhaseTimes
 from .processes import Ranks
 from .records import Damaged
 from .reporting import Pace, rank_failure, rank_states
@@ -45,6 +47,7 @@ from .run_watch import RunWatch
 from .store import Refused, Store, StoreError, Unreachable
 from .supervisor import Effect, Facts, Local
 from .uploads import Orders, Uploads
+from .witness import Witness
 
 TICK_SECONDS = 0.5
 ENDING_TICK_SECONDS = 0.05
@@ -67,7 +70,9 @@ class Runtime:
         self._fork_server: ForkServer | None = None
         self._ranks = Ranks()
         self._readers: dict[int, ProgressReader] = {}
+        self._stacks_files: dict[int, Path] = {}
         self._pace = Pace(0)
+        self._phase_times = PhaseTimes()
         self._directive: Directive | None = None
         self._local: Local = supervisor.boot(self._marker.read(), time.monotonic())
         self._rebooted = self._local.started
@@ -96,6 +101,7 @@ class Runtime:
         """Called when a report is worth sending at once; set by `__main__`."""
         self._store, problem = self._open_store()
         self._watch = RunWatch(config, self._boot, self._store, say, problem)
+        self._witness = Witness(self._store, self._threads, say, self._woken.set)
         self._uploads: Uploads | None = None
         if self._store is not None:
             self._uploads = Uploads(
@@ -208,6 +214,8 @@ class Runtime:
                 self._carry_out(effect)
             if self._local == before:
                 break
+        self._phase_times.look(self._seen())
+        self._bear_witness()
         told = self._worth_telling()
         if told != self._told:
             self._told = told
@@ -226,7 +234,41 @@ class Runtime:
             self._checked,
             seen,
             self._uploads_done(),
+            self._witness.newest,
         )
+
+    def _seen(self) -> dict[int, Progress | None]:
+        return {number: reader.read() for number, reader in self._readers.items()}
+
+    def _bear_witness(self) -> None:
+        """Of a standstill when the operator asks; of a rank that ended badly at once, before its peers are killed."""
+        directive, attempt = self._directive, self._local.attempt
+        if directive is None or directive.attempt != attempt or not self._ranks.members:
+            return
+        if directive.evidence:
+            living = [
+                Subject(
+                    rank=rank.rank,
+                    pid=pid,
+                    stacks_file=self._stacks_files[rank.rank],
+                    progress=asdict(seen) if (seen := self._readers[rank.rank].read()) else {},
+                    lines=tuple(rank.lines),
+                )
+                for rank in self._ranks.members.values()
+                if (pid := rank.running_pid) is not None
+            ]
+            self._witness.ask(attempt, directive.evidence, directive.slot, living)
+        if self._failure(time.monotonic()) is not None:
+            known = [
+                {
+                    "rank": rank.rank,
+                    "exit_code": rank.exit_code,
+                    "progress": asdict(seen) if (seen := self._readers[rank.rank].read()) else {},
+                    "last_lines": list(rank.lines),
+                }
+                for rank in self._ranks.members.values()
+            ]
+            self._witness.keep(attempt, directive.slot, known)
 
     def _facts(self) -> Facts:
         return Facts(
@@ -386,9 +428,11 @@ class Runtime:
             say(message)
             self._broken = AgentFailure(reason="StartFailed", message=message, fingerprint=f"StartFailed/{error.errno}")
             return
+        self._phase_times = PhaseTimes()
         self._pace = Pace(directive.restore.checkpoint.step if directive.restore else 0)
         for rank in starts:
             self._readers[rank.number] = ProgressReader(rank.progress_file)
+            self._stacks_files[rank.number] = rank.stacks_file
             self._ranks.start(rank.number, rank.command, rank.environ, self._wake)
         start = f"from {directive.restore.checkpoint}" if directive.restore else "at step 0"
         say(f"attempt {directive.attempt}: {len(self._ranks.members)} ranks start {start}")
@@ -435,6 +479,8 @@ class Runtime:
             restore_failed=self._restore_failed,
             preflight=self._checked,
             rendezvous=self._rendezvous,
+            phase_times=self._phase_times.told(),
+            evidence=self._witness.newest,
             metrics=self._pace.metrics(first.read(), now) if first is not None else None,
             upload=self._upload_state(now),
             uploads_done=uploads_done,

@@ -29,15 +29,7 @@ class Record(msgspec.Struct, frozen=True, tag="record"):
     message: str
 
 
-class Evidence(msgspec.Struct, frozen=True, tag="evidence"):
-    """A file with stacks or collective records that the rank wrote before it ended."""
-
-    rank: int
-    kind: str
-    path: str
-
-
-RankMessage = CheckpointWritten | Record | Evidence
+RankMessage = CheckpointWritten | Record
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(RankMessage).decode

@@ -19,7 +19,7 @@ import pydantic
 
 from ciuic_api.protocol import STOPPED_EXIT_CODE
 from ciuic_api.training import Training
-from ciuic_trainer.shared import progress, rank_env
+from ciuic_trainer.shared import progress, rank_env, stacks
 from ciuic_trainer.shared.rank_env import RankEnv, RankEnvError
 
 from .errors import ConfigurationError, TrainerError
@@ -43,6 +43,8 @@ class StopRequest:
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     stop_requested = StopRequest()  # before the imports that take seconds
+    if stacks.ENV in environ:
+        stacks.answer_into(Path(environ[stacks.ENV]))
     with tempfile.TemporaryDirectory(prefix="ciuic-rank-") as scratch:
         try:
             env = RankEnv.from_environ(environ) if rank_env.ATTEMPT in environ else by_hand(environ, Path(scratch))
