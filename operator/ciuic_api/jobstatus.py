@@ -66,6 +66,10 @@ class Failure(Schema):
     node: str | None = None
     at: str
     """When it was seen."""
+    attempt: int = 0
+    """The attempt that failed."""
+    evidence: Annotated[str | None, Field(max_length=1280)] = None
+    """Where stacks, progress and last lines of the ranks are kept; `kubectl deepseek evidence` shows them."""
     recovered_seconds: int | None = None
     """From seeing it to the next completed step."""
 
@@ -87,6 +91,13 @@ class Budget(Schema):
 
     since: str
     used: int
+
+
+class Pace(Schema):
+    """How long ranks stay in one place in a phase: 99 of 100 movements were quicker."""
+
+    phase: str
+    p99_milliseconds: int
 
 
 class Condition(Schema):
@@ -137,6 +148,14 @@ class JobStatus(Schema):
     last_failure: Failure | None = None
     ledger: Annotated[tuple[LedgerEntry, ...], Field(max_length=8)] = ()
     budget: Budget | None = None
+    paces: Annotated[tuple[Pace, ...], Field(max_length=8)] = ()
+    """What deadlines are computed from."""
+    paces_of: str = ""
+    """Digest of what the paces belong to: another model, world or image has others."""
+    evidence_number: int = 0
+    """Of the newest evidence that agents were asked for."""
+    evidence_since: str | None = None
+    """Since when agents are asked for it, because no rank moves."""
     pod_template_hash: str | None = None
     """Of podTemplate and image when the attempt's pods were first created."""
     started_at: str | None = None

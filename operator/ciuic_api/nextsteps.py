@@ -42,6 +42,8 @@ STEPS: dict[Reason, Step] = {
     Reason.POD_FAILED: Step(_DESCRIBE),
     Reason.POD_EVICTED: Step("kubectl {n}get events --field-selector reason=Evicted"),
     Reason.NODE_LOST: Step("kubectl describe node {node}"),
+    Reason.STALLED: Step("kubectl deepseek logs {job} {n}--rank all --tail 40"),
+    Reason.HANG: Step("kubectl deepseek logs {job} {n}--rank all --tail 40"),
     Reason.WATCHDOG_OFF: Step(_AGAIN, 'add the label {watchdog}: "true" to the file'),
     Reason.RESTART_BUDGET_SPENT: Step(_FAILED_LOG),
     Reason.CRASH_LOOP: Step(_FAILED_LOG),

@@ -74,6 +74,14 @@ class Reason(enum.StrEnum):
     POD_EVICTED = "PodEvicted", "A rank pod was evicted or preempted."
     POD_FAILED = "PodFailed", "A rank pod ended."
     NODE_LOST = "NodeLost", "The node of a rank pod does not answer any more."
+    STALLED = (
+        "Stalled",
+        "Ranks live and none moves; their stacks are being looked at, or name nobody yet. Nothing has been restarted.",
+    )
+    HANG = (
+        "Hang",
+        "Ranks lived and none moved for longer than their phase allows; see lastFailure and its evidence.",
+    )
     WATCHDOG_OFF = (
         "WatchdogOff",
         "The watchdog is off: nothing is restarted. Turn it on with the label ciuic.io/watchdog.",

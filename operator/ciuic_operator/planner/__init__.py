@@ -6,7 +6,7 @@ RULES is read top to bottom and the first rule that answers wins. Each decision 
 from dataclasses import replace
 
 from ..model import Plan, World
-from . import admission, ending, failing, progress, starting, suspending
+from . import admission, ending, failing, hanging, progress, starting, suspending
 from .directives import directives
 
 RULES = (
@@ -19,6 +19,7 @@ RULES = (
     starting.surplus_pods,
     ending.succeeded,
     failing.failed,
+    hanging.hanging,
     progress.running,
     starting.old_pods,
     starting.missing_pods,

@@ -54,6 +54,7 @@ def _common(world: World, status: JobStatus, rendezvous: str) -> Directive:
         stop=status.released and (suspending or (over and not finish)),
         grace_seconds=GRACE_SECONDS,
         keep_last=checkpoint.keep.last if checkpoint is not None else 3,
+        evidence=status.evidence_number if status.evidence_since is not None else 0,
         finish=finish,
     )
 

@@ -15,13 +15,16 @@ QUARANTINE_KEPT = 8
 
 def failed(world: World) -> Plan | None:
     """A fault ends the attempt everywhere: under ZeRO-3 every rank holds a piece of the state."""
+    status = world.job.status
+    found = faults(world) if status.released else []
+    return restart(world, status, found[0]) if found else None
+
+
+def restart(world: World, status: JobStatus, fault: Fault) -> Plan:
+    """The next attempt, or the end of the job: without watchdog, in a crash loop, over the budget."""
     job = world.job
-    found = faults(world) if job.status.released else []
-    if not found:
-        return None
-    fault = found[0]
     restarts = job.spec.watchdog.restarts if job.spec.watchdog else Restarts()
-    status = _noted(world, fault, restarts)
+    status = _noted(world, status, fault, restarts)
     if not job.watchdog:
         message = f'{fault.message}; the watchdog is off: label the job ciuic.io/watchdog: "true" to have it restarted'
         return fail(world, status, Reason.WATCHDOG_OFF, message)
@@ -46,9 +49,9 @@ def failed(world: World) -> Plan | None:
     )
 
 
-def _noted(world: World, fault: Fault, restarts: Restarts) -> JobStatus:
+def _noted(world: World, status: JobStatus, fault: Fault, restarts: Restarts) -> JobStatus:
     """The status with the failure in its ledger, and counted where it counts."""
-    status, now = world.job.status, timestamp(world.now)
+    now = timestamp(world.now)
     entry = LedgerEntry(
         at=now,
         reason=str(fault.reason),
@@ -63,6 +66,8 @@ def _noted(world: World, fault: Fault, restarts: Restarts) -> JobStatus:
         rank=fault.rank,
         node=fault.node,
         at=now,
+        attempt=status.attempt,
+        evidence=fault.evidence,
     )
     status = changed(status, last_failure=failure, ledger=(*status.ledger, entry)[-LEDGER_KEPT:])
     if fault.checkpoint is not None:

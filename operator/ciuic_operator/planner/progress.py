@@ -1,12 +1,16 @@
 """What reports add to the status, and the rule that leaves a healthy job alone. Pure."""
 
+from collections.abc import Iterable
+
 from ciuic_api.jobstatus import CheckpointSeen, JobStatus, State
 from ciuic_api.lineage import CheckpointId, on_lineage
 from ciuic_api.protocol import AgentState, Report
 from ciuic_api.reasons import Reason
 
+from ..deadlines import learned, pace_key
 from ..model import Plan, World
 from ..status import changed, parse_time, timestamp, with_condition
+from .hanging import settled
 from .plans import say
 from .restore import known_attempts
 
@@ -31,6 +35,8 @@ def observed(world: World) -> JobStatus:
     if first is not None and first in now_running and first.metrics is not None:
         status = _with_metrics(status, first, world.job.spec.training.steps if world.job.spec.training else None)
     status = _with_checkpoints(world, status, dict(reports))
+    status = _with_paces(world, status, now_running)
+    status = _with_evidence(status, reports.values())
     failing = [report.upload for report in reports.values() if report.upload.failing_seconds > STALE_SECONDS]
     message = f"uploads have failed for {int(failing[0].failing_seconds)} s: {failing[0].message}" if failing else ""
     status = with_condition(status, "CheckpointStale", bool(failing), "UploadsFail", message, world.now)
@@ -79,6 +85,24 @@ def _with_checkpoints(world: World, status: JobStatus, reports: dict[int, Report
     return status
 
 
+def _with_paces(world: World, status: JobStatus, reports: list[Report]) -> JobStatus:
+    key = pace_key(world.job.spec)
+    known = status.paces if status.paces_of == key else ()
+    return changed(status, paces=learned(known, reports), paces_of=key)
+
+
+def _with_evidence(status: JobStatus, reports: Iterable[Report]) -> JobStatus:
+    """What an agent kept of the newest failure is known a moment after the failure."""
+    failure = status.last_failure
+    if failure is None or failure.evidence is not None:
+        return status
+    kept = (report.evidence for report in reports if report.evidence is not None)
+    place = next((one.place for one in kept if one.place and one.attempt == failure.attempt), None)
+    if place is None:
+        return status
+    return changed(status, last_failure=failure.model_copy(update={"evidence": place}))
+
+
 def _newer(known: CheckpointSeen | None, found: CheckpointId, tier: str, world: World) -> CheckpointSeen:
     if known is not None and known.step >= found.step:
         return known
@@ -94,10 +118,14 @@ def running(world: World) -> Plan | None:
     status = world.job.status
     if not status.released:
         return None
+    status = settled(world, status)
     if status.state is State.RUNNING or _is_moving(world, status):
         message = f"all {world.job.spec.world_size} ranks train, attempt {status.attempt}"
         return say(world, _recovered(world, status), State.RUNNING, Reason.TRAINING, message, recheck_after=5.0)
-    return say(world, status, status.state, Reason.named(status.reason), status.message, recheck_after=5.0)
+    reason, message = Reason.named(status.reason), status.message
+    if reason is Reason.STALLED:
+        reason, message = Reason.RESTORING, f"attempt {status.attempt} starts"
+    return say(world, status, status.state, reason, message, recheck_after=5.0)
 
 
 def _is_moving(world: World, status: JobStatus) -> bool:

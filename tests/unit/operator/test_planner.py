@@ -53,6 +53,10 @@ class Row:
     check: Check = lambda plan: True
 
 
+def unmoved(slot: int) -> RankState:
+    return RankState(rank=slot, phase="step", step=17, unmoved_seconds=700.0)
+
+
 def creates(*incarnations: int) -> Check:
     return lambda plan: tuple(a.incarnation for a in plan.actions if isinstance(a, CreatePod)) == incarnations
 
@@ -117,6 +121,13 @@ def ledger(*steps: int) -> tuple[LedgerEntry, ...]:
 
 
 ROWS = [
+    # ranks that do not move (all of it: test_hanging)
+    Row(
+        "ranks that stand still are asked where",
+        world(job(status()), PODS, {slot: trains(slot, ranks=(unmoved(slot),)) for slot in (0, 1)}),
+        Reason.STALLED,
+        every(attempt(1, True, State.RUNNING), lambda p: {d.evidence for d in p.directives.values()} == {1}),
+    ),
     # the beginning
     Row(
         "a new job gets all its pods at once",
