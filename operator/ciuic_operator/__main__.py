@@ -110,6 +110,7 @@ async def operate(
         await parts.hub.start(chosen.hub_port, server_context(make_server(authority, chosen.hub_host, now())))
         await unless(stop, insist("jobs", kube.list_job_keys))
         tasks["sweep"] = asyncio.create_task(parts.sweep.run())
+        tasks["alerts"] = asyncio.create_task(parts.alerts.run())
         tasks["lag"] = asyncio.create_task(probes.measure_lag())
         tasks["loops"] = asyncio.create_task(parts.reconciler.lease_lost.wait())
         # Last: at its end kopf cancels every task that is younger than itself.
@@ -130,6 +131,8 @@ async def operate(
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
+        if parts is not None:
+            await parts.alerts.flush(STOP_SECONDS)
 
 
 async def watch_jobs(chosen: Settings, parts: Parts, stop: asyncio.Event, stop_kopf: asyncio.Event) -> None:

@@ -4,8 +4,11 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from . import planner
+from .alerts.delivery import Courier
+from .alerts.desk import Desk
 from .events import Events
 from .execute import Execute
 from .gate import Gate
@@ -30,6 +33,7 @@ class Parts:
     hub: Hub
     reconciler: Reconciler
     sweep: Sweep
+    alerts: Desk
     pods: Watch[PodRecord]
     nodes: Watch[NodeRecord]
     checks: dict[str, Check]
@@ -68,6 +72,7 @@ def assemble(
         hub.forget_job(job_uid)
         execute.forget(job_uid)
         obstacles.forget(job_uid)
+        alerts.forget(job_uid)
 
     def render(job: Job, slot: int, incarnation: int) -> PodBody:
         return rank_pod(job, slot, incarnation, platform)
@@ -99,6 +104,9 @@ def assemble(
         refused=metrics.refused,
     )
     events = Events(kube.create_event, now)
+    folder = Path(chosen.alerts_folder)
+    couriers = [Courier(receiver, folder / receiver.name, metrics, now) for receiver in chosen.receivers]
+    alerts = Desk(couriers, now)
     observe = Observe(
         jobs=jobs,
         pods=pods,
@@ -109,6 +117,7 @@ def assemble(
         read_pod=kube.get_pod,
         obstacles=obstacles,
         cluster=cluster,
+        receivers=frozenset(receiver.name for receiver in chosen.receivers),
         now=now,
     )
     execute = Execute(
@@ -120,6 +129,7 @@ def assemble(
         obstacles=obstacles,
         events=events,
         metrics=metrics,
+        persisted=alerts.show,
         exit_hook=chosen.exit_hook,
     )
     reconciler = Reconciler(
@@ -156,6 +166,7 @@ def assemble(
         hub=hub,
         reconciler=reconciler,
         sweep=sweep,
+        alerts=alerts,
         pods=pod_watch,
         nodes=node_watch,
         checks={

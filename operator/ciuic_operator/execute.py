@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from ciuic_api.jobstatus import TERMINAL, JobStatus
@@ -78,6 +79,7 @@ class Execute:
         obstacles: Obstacles,
         events: Events,
         metrics: Metrics,
+        persisted: Callable[[Job], None],
         exit_hook: ExitHook | None = None,
         end_process: Callable[[int], None] = os._exit,
         clock: Callable[[], float] = time.monotonic,
@@ -91,6 +93,8 @@ class Execute:
         self._obstacles = obstacles
         self._events = events
         self._metrics = metrics
+        self._persisted = persisted
+        """Told of each job as it is in the API server; the same may come again."""
         self._exit_hook = exit_hook
         self._end_process = end_process
         self._clock = clock
@@ -101,6 +105,8 @@ class Execute:
     async def __call__(self, world: World, version: str, plan: Plan) -> float:
         """Seconds after which to look again at the latest. Raises Conflict when the job is not what the plan rests on."""
         job = world.job
+        # Also what was written although the answer got lost.
+        self._persisted(job)
         due_in = self._due_in(job, plan)
         changed = plan.status != job.status
         write = changed and due_in <= 0
@@ -133,6 +139,8 @@ class Execute:
         """Seconds until the plan's status is to be written, if it differs."""
         if plan.urgent or any(getattr(plan.status, f) != getattr(job.status, f) for f in PERSISTED_FIELDS):
             return 0.0
+        if any(isinstance(action, DeletePod) for action in plan.actions):
+            return 0.0  # with the pod goes what its agent told last
         pause = TRANSITION_SECONDS if is_transition(job.status, plan.status) else self._progress_seconds()
         # After a start all jobs would be due at once, most of them only because their agents have not come back yet.
         return self._written_at.get(job.uid, self._started_at) + pause - self._clock()
@@ -147,6 +155,7 @@ class Execute:
             self._written_at[job.uid] = self._clock()
         self._jobs.accept(body)
         self._metrics.status_written(job.status, status)
+        self._persisted(replace(job, status=status))
         if "deletionTimestamp" in body["metadata"] and not job.deleting:
             raise Conflict(f"job {job.namespace}/{job.name} is being deleted")
 

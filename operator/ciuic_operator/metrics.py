@@ -66,6 +66,12 @@ class Metrics:
             "deepseekjob_watch_age_seconds", "Seconds since a watch last made progress.", ["watch"], registry=into
         )
         self.loop_lag = Gauge("deepseekjob_event_loop_lag_seconds", "How late a timer fired last.", registry=into)
+        self._alerts = Counter(
+            "deepseekjob_alerts",
+            "Alerts by receiver: sent, dropped for good, or failed (once for each try of a message).",
+            ["receiver", "outcome"],
+            registry=into,
+        )
         for kind in ("software", "disruption"):
             self._restarts.labels(kind)
 
@@ -89,6 +95,20 @@ class Metrics:
 
     def refused(self, code: str) -> None:
         self._refusals.labels(code).inc()
+
+    def receiver(self, name: str) -> None:
+        """Its counters are there before the first alert: an increase from nothing is none to Prometheus."""
+        for outcome in ("sent", "failed", "dropped"):
+            self._alerts.labels(name, outcome)
+
+    def alerts_sent(self, receiver: str, count: int) -> None:
+        self._alerts.labels(receiver, "sent").inc(count)
+
+    def alerts_dropped(self, receiver: str, count: int) -> None:
+        self._alerts.labels(receiver, "dropped").inc(count)
+
+    def alert_failed(self, receiver: str) -> None:
+        self._alerts.labels(receiver, "failed").inc()
 
     def status_written(self, before: JobStatus, after: JobStatus) -> None:
         self._writes.inc()

@@ -92,6 +92,8 @@ class World:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     cluster: str = ""
     """Identity of this cluster: the UID of its kube-system namespace."""
+    receivers: frozenset[str] = frozenset()
+    """Names of the alert receivers that the chart defines."""
     owner_alive: bool | None = None
     """Whether a job with the UID named by the run's owner lives in this cluster, from a live read; None: not asked."""
     foreign_pods: tuple[str, ...] = ()

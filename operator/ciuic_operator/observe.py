@@ -45,6 +45,7 @@ class Observe:
         read_pod: Callable[[str, str], Awaitable[PodRecord]],
         obstacles: Obstacles,
         cluster: str,
+        receivers: frozenset[str],
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,6 +58,7 @@ class Observe:
         self._read_pod = read_pod
         self._obstacles = obstacles
         self._cluster = cluster
+        self._receivers = receivers
         self._now = now
         self._clock = clock
         self._owners: dict[str, tuple[bool, float]] = {}
@@ -80,6 +82,7 @@ class Observe:
             agents={pod.uid: heard[pod.uid] for pod in pods if pod.uid in heard},
             nodes=self._nodes_of(pods),
             cluster=self._cluster,
+            receivers=self._receivers,
             refused=self._obstacles.refused(uid),
             hub_started_seconds_ago=self._hub_seconds(),
         )

@@ -8,6 +8,8 @@ from typing import Literal
 
 from ciuic_api.protocol import PATH
 
+from .receivers import Receiver, receivers
+
 LEASE_NAMESPACE = "kube-system"
 LEASE_NAME = "deepseekjob-operator"
 """One for the whole cluster: two operators that both watch all namespaces would fight over every job."""
@@ -55,6 +57,10 @@ class Settings:
     kubeconfig: str | None = None
     """Outside a cluster: path of a kubeconfig file."""
     log_level: str = "INFO"
+    receivers: tuple[Receiver, ...] = ()
+    """Of CIUIC_ALERT_RECEIVERS: the chart's alerts.receivers, without their Secrets."""
+    alerts_folder: str = "/etc/deepseekjob/alerts"
+    """Holds a folder for each receiver, with the files `url` and `secret`: its Secret, mounted."""
     exit_hook: ExitHook | None = None
     """Of CIUIC_TEST_EXIT_AT."""
 
@@ -92,6 +98,8 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         lease_seconds=_seconds(environ, "CIUIC_LEASE_SECONDS", 30.0),
         kubeconfig=environ.get("KUBECONFIG") or None,
         log_level=level,
+        receivers=_receivers(environ.get("CIUIC_ALERT_RECEIVERS", "")),
+        alerts_folder=text("CIUIC_ALERTS_FOLDER", "/etc/deepseekjob/alerts"),
         exit_hook=_exit_hook(environ.get("CIUIC_TEST_EXIT_AT", "")),
     )
 
@@ -108,6 +116,15 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 3:
         raise SettingsError(f"{name} is {text!r}; write seconds, at least 3")
     return float(text)
+
+
+def _receivers(text: str) -> tuple[Receiver, ...]:
+    try:
+        return receivers(text) if text else ()
+    except ValueError as error:
+        raise SettingsError(
+            f"CIUIC_ALERT_RECEIVERS is {text[:80]!r}; write a JSON list of {{name, type, language}}: {error}"
+        ) from error
 
 
 def _exit_hook(text: str) -> ExitHook | None:

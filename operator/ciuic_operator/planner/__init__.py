@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..model import Plan, World
 from . import admission, ending, failing, hanging, progress, starting, suspending
 from .directives import directives
+from .receivers import with_unknown_receivers
 
 RULES = (
     ending.deleting,
@@ -35,4 +36,5 @@ def plan(world: World) -> Plan:
     decided = next(answer for rule in RULES if (answer := rule(seen)) is not None)
     if world.job.deleting:
         return decided
+    decided = with_unknown_receivers(world, decided)
     return replace(decided, directives=directives(seen, decided.status))

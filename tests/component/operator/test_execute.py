@@ -17,7 +17,7 @@ from ciuic_operator.events import Events
 from ciuic_operator.execute import HOOK_EXIT_CODE, PROGRESS_SECONDS, TRANSITION_SECONDS, Execute
 from ciuic_operator.jobs import Jobs
 from ciuic_operator.metrics import Metrics
-from ciuic_operator.model import Action, Agent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, World
+from ciuic_operator.model import Action, Agent, CreatePod, DeleteJob, DeletePod, EmitEvent, Job, Plan, World
 from ciuic_operator.objects import PodRecord, pod_record
 from ciuic_operator.obstacles import Obstacles
 from ciuic_operator.settings import ExitHook
@@ -48,6 +48,8 @@ class Cluster:
     published: dict[str, Mapping[str, Directive]] = field(default_factory=dict)
     jobs: Jobs = field(default_factory=Jobs)
     obstacles: Obstacles = field(default_factory=Obstacles)
+    shown: list[Job] = field(default_factory=list)
+    """What the alerts were told of."""
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class Cluster:
             obstacles=self.obstacles,
             events=Events(self.create_event, lambda: NOW, lambda: self.now),
             metrics=self.metrics,
+            persisted=self.shown.append,
             exit_hook=hook,
             end_process=self.end_process,
             clock=lambda: self.now,
@@ -194,6 +197,15 @@ async def test_numbers_are_persisted_whatever_the_plan_says_of_its_urgency(field
     await cluster.carry_out(plan(step=1), execute)
     await cluster.carry_out(plan(CreatePod(slot=0, incarnation=0), step=1, **{field: True}), execute)
     assert cluster.done[2:] == ["write status", "publish", "create tiny-0-0"]
+
+
+async def test_what_a_pod_told_last_is_persisted_before_it_is_deleted() -> None:
+    """For example the checkpoint that was committed while the job was being suspended."""
+    cluster = Cluster()
+    execute = cluster.execute()
+    await cluster.carry_out(plan(step=1), execute)
+    await cluster.carry_out(plan(DeletePod(name="tiny-0-0", uid="p0"), step=2), execute)
+    assert cluster.done[2:] == ["write status", "publish", "delete tiny-0-0 p0 None"]
 
 
 async def test_pods_without_a_write_need_a_live_read() -> None:

@@ -50,6 +50,7 @@ class Sources:
             read_pod=self.read_pod,
             obstacles=self.obstacles,
             cluster="here",
+            receivers=frozenset({"oncall"}),
             now=lambda: NOW,
             clock=lambda: self.now,
         )

@@ -53,6 +53,7 @@ async def test_metrics_are_served(probes: tuple[Probes, str]) -> None:
 
 NAMES = {
     "deepseekjob_agents_connected",
+    "deepseekjob_alerts_total",
     "deepseekjob_attempts_started_total",
     "deepseekjob_event_loop_lag_seconds",
     "deepseekjob_hub_refusals_total",
@@ -80,6 +81,10 @@ def test_the_names_are_frozen() -> None:
     metrics.decided("Training")
     metrics.failed(ValueError())
     metrics.refused("garbage")
+    metrics.receiver("oncall")
+    metrics.alerts_sent("oncall", 3)
+    metrics.alerts_dropped("oncall", 2)
+    metrics.alert_failed("oncall")
     text = metrics.text().decode()
     assert {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and line[0] != "#"} == NAMES
     lines = set(text.splitlines())
@@ -93,5 +98,8 @@ def test_the_names_are_frozen() -> None:
         "deepseekjob_agents_connected 2.0",
         'deepseekjob_watch_age_seconds{watch="pods"} 1.5',
         'deepseekjob_hub_refusals_total{reason="garbage"} 1.0',
+        'deepseekjob_alerts_total{outcome="sent",receiver="oncall"} 3.0',
+        'deepseekjob_alerts_total{outcome="dropped",receiver="oncall"} 2.0',
+        'deepseekjob_alerts_total{outcome="failed",receiver="oncall"} 1.0',
     } <= lines
     assert not re.search(r'tokens_per_second\{name="other"', text), "unknown is not zero"

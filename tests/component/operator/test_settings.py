@@ -22,8 +22,11 @@ def test_everything_can_be_said() -> None:
             "CIUIC_LEASE_SECONDS": "15",
             "CIUIC_LOG_LEVEL": "debug",
             "KUBECONFIG": "/x",
+            "CIUIC_ALERT_RECEIVERS": '[{"name":"oncall","type":"slack"}]',
+            "CIUIC_ALERTS_FOLDER": "/y",
         }
     )
+    assert [receiver.name for receiver in chosen.receivers] == ["oncall"] and chosen.alerts_folder == "/y"
     assert chosen.release == "ml/ds" and chosen.hub_ca_secret == "ds-hub-ca"
     assert chosen.hub_url == "wss://ds.ml.svc:9443/v1/agent"
     assert (chosen.metrics_port, chosen.lease_seconds, chosen.log_level) == (9090, 15.0, "DEBUG")
@@ -40,6 +43,7 @@ def test_everything_can_be_said() -> None:
         ("CIUIC_LEASE_SECONDS", "1"),
         ("CIUIC_LEASE_SECONDS", "-30"),
         ("CIUIC_LOG_LEVEL", "LOUD"),
+        ("CIUIC_ALERT_RECEIVERS", "oncall"),
         ("CIUIC_TEST_EXIT_AT", "sometimes"),
         ("CIUIC_TEST_EXIT_AT", "after-act:attempt"),
         ("CIUIC_TEST_EXIT_AT", "after-act:step:4"),
