@@ -1,5 +1,6 @@
 """What the chart renders with which values. Needs Helm, no cluster; stands here because Helm comes with the cluster."""
 
+import json
 import subprocess
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 from conftest import CHART, _binary
 
 pytestmark = pytest.mark.e2e
+RECEIVER = {"name": "oncall", "type": "slack", "secretName": "robot"}
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
@@ -76,6 +78,27 @@ def test_values_reach_the_operator() -> None:
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"hub": 9443, "metrics": 9090}
 
 
+def test_receivers_are_told_by_name_and_their_secrets_by_files() -> None:
+    documents = render(*(f"alerts.receivers[0].{key}={value}" for key, value in RECEIVER.items()))
+    (deployment,) = [document for document in documents if document["kind"] == "Deployment"]
+    container = operator_container(documents)
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert json.loads(env["CIUIC_ALERT_RECEIVERS"]) == [{"name": "oncall", "type": "slack", "language": "en"}]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "alerts-oncall"]
+    assert mount["mountPath"] == f"{env['CIUIC_ALERTS_FOLDER']}/oncall" and mount["readOnly"]
+    (volume,) = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "alerts-oncall"]
+    assert volume["secret"]["secretName"] == "robot"
+    assert volume["secret"]["optional"], "a missing robot must not keep the operator from starting"
+    assert "robot" not in json.dumps(env), "secrets are files, never environment"
+    assert "CIUIC_ALERT_RECEIVERS" not in json.dumps(render("alerts=null"))
+
+
+def test_two_receivers_of_one_name_are_refused() -> None:
+    twice = [f"alerts.receivers[{n}].{key}={value}" for n in (0, 1) for key, value in RECEIVER.items()]
+    result = helm("template", "deepseekjob", str(CHART), "--set", ",".join(twice))
+    assert result.returncode != 0 and "two that are called oncall" in result.stderr
+
+
 def test_the_hub_is_named_as_its_service() -> None:
     documents = render(release="other")
     env = {entry["name"]: entry.get("value") for entry in operator_container(documents)["env"]}
@@ -102,6 +125,9 @@ def test_two_releases_share_no_object() -> None:
         ("logLevel=LOUD", "logLevel"),
         ("crds.install=perhaps", "crds/install"),
         ("image.pullPolicy=Sometimes", "image/pullPolicy"),
+        ("alerts.receivers[0].name=oncall", "alerts/receivers/0"),
+        ("alerts.receivers[0].name=On Call", "alerts/receivers/0/name"),
+        ("alerts.receivers[0].type=irc", "alerts/receivers/0/type"),
     ],
 )
 def test_a_wrong_value_is_named(setting: str, named: str) -> None:

@@ -32,3 +32,17 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
+
+{{- /* What the operator is told of the receivers: everything but their Secrets, which are mounted. */ -}}
+{{- define "deepseekjob.receivers" -}}
+{{- $told := list -}}
+{{- $names := dict -}}
+{{- range (.Values.alerts).receivers -}}
+{{- if hasKey $names .name -}}
+{{- fail (printf "alerts.receivers has two that are called %s; give each a name of its own" .name) -}}
+{{- end -}}
+{{- $_ := set $names .name true -}}
+{{- $told = append $told (dict "name" .name "type" .type "language" (.language | default "en")) -}}
+{{- end -}}
+{{- $told | toJson -}}
+{{- end -}}

@@ -6,6 +6,7 @@ between a write and its message loses the message; the event and the status rema
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -17,13 +18,14 @@ from ..model import Job
 from .delivery import Courier
 from .raising import raised, waits
 
+log = logging.getLogger(__name__)
+
 
 class Desk:
     def __init__(self, couriers: Iterable[Courier], now: Callable[[], datetime]) -> None:
         self._couriers = {courier.receiver.name: courier for courier in couriers}
         self._now = now
         self._shown: dict[str, JobStatus] = {}
-        self._session: aiohttp.ClientSession | None = None
 
     def show(self, job: Job) -> None:
         """`job.status` is in the API server. Showing the same again says nothing."""
@@ -31,13 +33,19 @@ class Desk:
         self._shown[job.uid] = job.status
         if before is None or before == job.status:
             return
+        try:
+            self._tell(job, before)
+        except Exception:  # a mistake of ours in here must not hold up the job
+            log.exception("%s/%s: alerts are not told", job.namespace, job.name)
+        if waits(before) and not waits(job.status):
+            self._withdraw(job.uid)
+
+    def _tell(self, job: Job, before: JobStatus) -> None:
         for alert in raised(job, before, self._now()):
             for name in {route.receiver for route in job.spec.alerts or () if route.wants(alert.kind)}:
                 # One that the chart does not define is said on the job itself, by the planner.
                 if name in self._couriers:
                     self._couriers[name].put(alert)
-        if waits(before) and not waits(job.status):
-            self._withdraw(job.uid)
 
     def forget(self, job_uid: str) -> None:
         self._shown.pop(job_uid, None)

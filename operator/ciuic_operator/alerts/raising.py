@@ -69,7 +69,7 @@ def raised(job: Job, before: JobStatus, now: datetime) -> Iterator[Alert]:
 
     if restarted and failure is not None:
         yield alert(kind=AlertKind.RESTARTING, step=step, **_told_of(failure))
-    if after.reason == Reason.NO_CHECKPOINT_YET and before.reason != after.reason:
+    if step is not None and after.reason == Reason.NO_CHECKPOINT_YET and before.reason != after.reason:
         yield alert(kind=AlertKind.NO_CHECKPOINT_YET, step=failed_at, kept_step=restored)
     if failure is not None and failure.recovered_seconds is not None and not _same_recovery(failure, before):
         yield alert(

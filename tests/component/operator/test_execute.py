@@ -428,6 +428,23 @@ class TestExitHook:
         assert cluster.done == ["write status", "publish", "create tiny-0-0"]
 
 
+async def test_alerts_are_shown_what_is_persisted_and_nothing_else() -> None:
+    cluster = Cluster()
+    execute = cluster.execute()
+    await cluster.carry_out(plan(urgent=True, attempt=1), execute)
+    assert [job.status.attempt for job in cluster.shown] == [0, 1]
+    cluster.failing["write_job_status"] = Unavailable("the answer got lost")
+    with pytest.raises(Unavailable):
+        await cluster.carry_out(plan(urgent=True, attempt=2), execute)
+    assert cluster.shown[-1].status.attempt == 1
+    # It had been written all the same: the stream says so, and the next pass shows it.
+    del cluster.failing["write_job_status"]
+    cluster.jobs.accept(job_body("u", 99, status={"state": "Pending", "attempt": 2}))
+    cluster.body["metadata"]["resourceVersion"] = "99"
+    await cluster.carry_out(replace(plan(), status=cluster.world.job.status), execute)
+    assert cluster.shown[-1].status.attempt == 2
+
+
 async def test_metrics_count_attempts_and_restarts() -> None:
     cluster = Cluster()
     execute = cluster.execute()

@@ -1,11 +1,13 @@
 """The operator as a process against a real API server, with its own rights alone; pods have pretend agents."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api_server import ApiServer
+from chat_server import chat_server
 from ciuic_api.protocol import AgentState
 from ciuic_operator.execute import HOOK_EXIT_CODE
 from live_job import LiveJob
@@ -70,6 +72,37 @@ async def test_a_failure_while_the_operator_is_down_is_recovered(operator: Opera
     await operator.start()
     await job.has("a new attempt", state="Running", attempt=2)
     assert set(job.pods()) == {"tiny-0-0", "tiny-1-1"}
+    await job.stop_agents()
+
+
+async def test_alerts_reach_the_chat_and_are_not_repeated(
+    operator: OperatorProcess, job: LiveJob, tmp_path: Path
+) -> None:
+    receivers = [{"name": "oncall", "type": "webhook"}, {"name": "deaf", "type": "wecom", "language": "zh"}]
+    settings = {"CIUIC_ALERT_RECEIVERS": json.dumps(receivers), "CIUIC_ALERTS_FOLDER": str(tmp_path)}
+    async with chat_server() as chat:
+        (tmp_path / "oncall").mkdir()
+        (tmp_path / "oncall/url").write_text(f"{chat.url}/hook/0123456789abcdef")
+        await operator.start(**settings)
+        await job.runs(alerts=[{"receiver": name} for name in ("oncall", "deaf", "nobody")])
+        names = "spec.alerts names nobody, but the chart defines: deaf, oncall"
+        await eventually(
+            "the unknown one is said", lambda: [m for r, m in job.events() if names in m and r == "UnknownReceiver"]
+        )
+        job.agents["tiny-1-1"].lose_rank()
+        await job.has("a new attempt", state="Running", attempt=2)
+        await operator.stop()
+        await operator.start(**settings)
+        job.agents["tiny-0-0"].lose_rank()
+        await job.has("another attempt", state="Running", attempt=3)
+        await operator.stop()
+        told = [(alert["kind"], alert["attempt"]) for got in chat.got for alert in got.body["alerts"]]
+        assert told == [("Restarting", 2), ("Recovered", 2), ("Restarting", 3), ("Recovered", 3)]
+        assert chat.got[0].body["alerts"][0]["rank"] == 1 and {got.path for got in chat.got} == {
+            "/hook/0123456789abcdef"
+        }
+    assert "its Secret has no key `url`" in operator.log and "0123456789abcdef" not in operator.log
+    assert "ERROR" not in operator.log and "Traceback" not in operator.log
     await job.stop_agents()
 
 

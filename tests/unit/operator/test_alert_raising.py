@@ -109,6 +109,8 @@ def test_the_steps_of_a_script_are_its_own_affair() -> None:
     killed = ended(1, -9)
     (alert,) = told(world(script, PODS, {0: trains(0), 1: killed}))
     assert kinds([alert]) == [("Restarting", False)] and alert.step is None and alert.lost_steps is None
+    again = world(job(restarting(2, 1), command=["python", "x.py"]), PODS, {0: quiet(0, 2), 1: quiet(1, 2)})
+    assert planner.plan(again).reason is Reason.NO_CHECKPOINT_YET and told(again) == []
 
 
 def test_without_watchdog_a_failure_ends_the_job() -> None:
