@@ -241,7 +241,9 @@ class TestSecrecy:
 
     def test_nothing_but_the_host_is_left(self) -> None:
         secrets = Secrets(self.URL, "SECk")
-        quoted = "key 0a1b2c3d-4e5f+x, 0a1b2c3d-4e5f%2Bx at qyapi.example.com/cgi-bin/hook/s3cr3tpath (SECk)"
+        quoted = (
+            "key 0a1b2c3d-4e5f+x, 0a1b2c3d-4e5f%2Bx at qyapi.example.com/cgi-bin/hook/s3cr3tpath (SECk), no s3cr3tpath"
+        )
         text = f"Cannot connect to {self.URL}: {quoted}"
         clean = redacted(text, secrets)
         for secret in ("0a1b2c3d", "s3cr3tpath", "pa55word", "SECk", "frag-ment"):

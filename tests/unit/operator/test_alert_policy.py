@@ -91,6 +91,9 @@ class TestFailures:
         box.sent(box.take(now), now)
         box.put(RECOVERED, now)
         assert box.due_in(now) == WINDOW_SECONDS
+        now += WINDOW_SECONDS
+        box.failed(box.take(now), now)
+        assert box.due_in(now) == BACKOFF_SECONDS[0]
 
     def test_what_failed_is_told_with_what_came_meanwhile(self) -> None:
         box = Mailbox()
