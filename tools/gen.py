@@ -2,6 +2,7 @@
 
     charts/deepseekjob/templates/crd.yaml   the CustomResourceDefinition, with the chart's switch around it
     docs/api.md, docs/reasons.md            for readers
+    docs/learning-rate.svg                  the curves that docs/training.md speaks of
     deploy/install.yaml                     the chart with its default values, for those without Helm
     deploy/label-policy.yaml                the chart's MutatingAdmissionPolicy, which older API servers do not know
 
@@ -16,6 +17,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ import yaml
 
 from ciuic_api.crd import custom_resource_definition
 from ciuic_api.docs import api_markdown, reasons_markdown
+from ciuic_api.learning_rate import Curve
+from ciuic_api.training import Training
+from ciuic_cli.curves import Plan, plan
+from ciuic_cli.plot import svg
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts/deepseekjob"
@@ -49,6 +55,18 @@ def crd_yaml() -> str:
     return text
 
 
+def learning_rate_svg() -> str:
+    def drawn(**rate: Any) -> Plan:
+        fields = {"peak": 1.0, "warmupSteps": 200, **rate}
+        return plan(Training.model_validate({"steps": 1000, "model": {"layers": 8}, "learningRate": fields}), 200)
+
+    curves = {curve.value: drawn(curve=curve.value).series[0] for curve in Curve}
+    curves["Cosine, layer 1 of 8 under warmup: LayerWise"] = drawn(warmup="LayerWise").series[0]
+    series = tuple(replace(found, label=label) for label, found in curves.items())
+    title = "Parts of the peak over 1000 steps: warmupSteps 200, minRatio 0.1"
+    return svg(replace(drawn(), title=title, series=series))
+
+
 def to_yaml(document: Any) -> str:
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120))
 
@@ -62,6 +80,7 @@ def outputs(helm: str | None) -> dict[Path, str]:
         CRD: CRD_HEAD + crd + CRD_TAIL,
         ROOT / "docs/api.md": api_markdown(),
         ROOT / "docs/reasons.md": reasons_markdown(),
+        ROOT / "docs/learning-rate.svg": learning_rate_svg(),
         INSTALL: _file(
             "Needs Kubernetes 1.31 or later. On 1.36 or later apply label-policy.yaml as well.",
             install,

@@ -35,6 +35,11 @@ def bounded(field: str, low: int | float, high: int | float, remedy: str) -> dic
     return rules(cel(f"self >= {_literal(low)} && self <= {_literal(high)}", message))
 
 
+def integer(field: str, low: int, high: int, remedy: str) -> Any:
+    """A whole number from `low` to `high`."""
+    return Field(json_schema_extra=bounded(field, low, high, remedy))
+
+
 def _literal(number: int | float) -> str:
     return str(number) if isinstance(number, int) else repr(float(number))
 

@@ -12,14 +12,16 @@ from rich.live import Live
 from rich.text import Text
 
 from . import cluster as clusters
+from . import curves, plot, submitting
 from . import logs as log_lines
-from . import submitting
 from .cluster import Cluster
 from .errors import CliError, Refused, Unreachable
 from .snapshot import Snapshot, snapshot
 from .view import job_line, job_list, job_view
 
 LOOK_SECONDS = 1.0
+CHART_POINTS = 240
+CHART_CHARACTERS = (62, 16)
 RANK_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 app = typer.Typer(
@@ -90,11 +92,7 @@ def submit(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Check a job's file and apply it."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    submission = submitting.read(text, str(file))
+    submission = submitting.read(_read(file), str(file))
     for warning in submission.warnings:
         _warn(warning)
     cluster = clusters.connect(kubeconfig, context, namespace)
@@ -104,6 +102,37 @@ def submit(
     for job in submission.jobs:
         command = f"kubectl deepseek status {job['metadata']['name']}{option} --watch"
         err.print(Text(f"watch it:  {command}", style="dim"), soft_wrap=True)
+
+
+@app.command()
+def lr(
+    file: Annotated[Path, typer.Argument(help="YAML with one or more jobs.")],
+    svg: Annotated[Path | None, typer.Option(help="Also draw into this SVG file.")] = None,
+) -> None:
+    """Draw the learning rates that a job's file plans. Asks no cluster and changes nothing."""
+    submission = submitting.read(_read(file), str(file))
+    for warning in submission.warnings:
+        raise CliError(warning)
+    trainings = {job["metadata"]["name"]: submitting.training(job) for job in submission.jobs}
+    found = [(name, curves.plan(training, CHART_POINTS)) for name, training in trainings.items() if training]
+    if not found:
+        raise CliError(f"{file} holds no job with spec.training; a command keeps its own learning rate")
+    if svg is not None and len(found) > 1:
+        raise CliError(f"{file} holds {len(found)} jobs and --svg names one file; give a file with one job")
+    for name, plan in found:
+        out.print(Text(f"{name}: {plan.title}", style="bold"))
+        out.print(plot.terminal(plan, *CHART_CHARACTERS), crop=False, no_wrap=True)
+        for landmark, step in plan.landmarks:
+            out.print(f"{landmark:>20}  step {step:<10,} {', '.join(f'{rate:.3e}' for rate in plan.at(step))}")
+        if svg is not None:
+            svg.write_text(plot.svg(plan))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _apply(cluster: Cluster, document: submitting.Json, explicit: bool, force: bool) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from ciuic_api import API_VERSION, KIND
 from ciuic_api.job import JobSpec
 from ciuic_api.names import ANNOTATION_CHECKPOINT_PATH, MAX_JOB_NAME
+from ciuic_api.training import Training
 
 from .cluster import PATHS
 from .errors import CliError, Refused
@@ -82,6 +83,11 @@ def check(job: Json, file: str) -> list[str]:
             raise CliError("\n".join(f"{file}: {_mistake(mistake)}" for mistake in wrong)) from error
         return [_unknown(mistake["loc"]) for mistake in mistakes]
     return []
+
+
+def training(job: Json) -> Training | None:
+    """Of a job without mistakes; None for one with a command."""
+    return JobSpec.model_validate(job["spec"]).training
 
 
 def _mistake(mistake: Mapping[str, Any]) -> str:

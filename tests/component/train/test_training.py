@@ -12,6 +12,7 @@ import pytest
 
 from ciuic_api.lineage import CheckpointId
 from ciuic_api.protocol import STOPPED_EXIT_CODE
+from ciuic_api.training import Training
 from ciuic_trainer.shared.memory_tier import MemoryTier
 from ciuic_trainer.shared.shard_format import parse
 
@@ -23,8 +24,18 @@ STEPS = 40
 WORLD_SIZE = 2
 
 
+ADAPTIVE = {"windowSteps": 4, "minImprovement": 0.08}
+"""Acts before and after the places where the test kills and stops."""
+
+
 def training(data: Path, **changes: Any) -> dict[str, Any]:
-    return {"steps": STEPS, "data": {"path": str(data)}, "evaluation": {"everySteps": 20, "batches": 2}} | changes
+    """Everything that keeps state is on."""
+    return {
+        "steps": STEPS,
+        "data": {"path": str(data)},
+        "learningRate": {"warmup": "LayerWise", "adaptive": ADAPTIVE},
+        "evaluation": {"everySteps": 20, "batches": 2},
+    } | changes
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +66,7 @@ def test_every_step_is_logged_once_and_alike_by_all_ranks(clean: tuple[Job, Atte
 
 
 def test_people_see_one_line_per_step(clean: tuple[Job, Attempt]) -> None:
-    lines = re.findall(r"^step (\d+)/40 \| loss (\S+) \| lr \S+ \| grad norm \S+ \| \S+ tokens/s \| \S+ ms$",
+    lines = re.findall(r"^step (\d+)/40 \| loss (\S+) \| lr [^|]+ \| grad norm \S+ \| \S+ tokens/s \| \S+ ms$",
                        clean[1].output(0), re.MULTILINE)  # fmt: skip
     assert {int(step): float(loss) for step, loss in lines} == clean[1].losses()
     assert "step" not in clean[1].output(1)
@@ -94,10 +105,26 @@ def test_killed_stopped_and_resumed_it_makes_the_same_losses(
 
     assert min(stopped.losses()) == 11 and min(resumed.losses()) == last + 1
     assert killed.losses() | stopped.losses() | resumed.losses() == clean[1].losses()
+    annealed = {record["step"]: record["factor"] for record in clean[1].records("annealed")}
+    assert 10 < min(annealed) < last < max(annealed), "else this would show nothing"
+    parts = (killed, stopped, resumed)
+    assert annealed == {r["step"]: r["factor"] for part in parts for r in part.records("annealed")}
     assert killed.evaluations() | stopped.evaluations() | resumed.evaluations() == clean[1].evaluations()
     for name in ("parameters.0", "parameters.1", "exp_avg.0", "exp_avg_sq.0", "rng.torch"):
         for rank in (0, 1):
             assert shard_bytes(running, rank, name) == shard_bytes(clean[0], rank, name), name
+
+
+def test_a_changed_schedule_regroups_the_parameters(context: ForkServerContext, data: Path, tmp_path: Path) -> None:
+    """A restore compares digests by parameter, so a moment in the wrong place ends the attempt."""
+    with job(context, tmp_path, training(data, steps=4, learningRate={}), memory_every=4) as running:
+        assert running.start(1).wait() == (0, 0)
+        running.training = Training.model_validate(training(data, steps=6))
+        regrouped = running.start(2, restore=CheckpointId(4, 1))
+        assert regrouped.wait() == (0, 0), regrouped.outputs()
+        assert sorted(regrouped.losses()) == [5, 6]
+        rates = [(record["learning_rate_lowest"], record["learning_rate"]) for record in regrouped.records("step")]
+        assert all(low < high for low, high in rates)
 
 
 def as_if_downloaded(running: Job, checkpoint: CheckpointId) -> None:

@@ -11,6 +11,7 @@ from deepspeed.runtime import compiler
 from ciuic_api.training import Precision, Training
 
 from .device import Device
+from .groups import parameter_groups
 from .initialise import check, initialise
 from .model import build_model, choose_expert_path, reset_buffers, transformers_config
 
@@ -93,20 +94,8 @@ def preload() -> None:
         compiler.compile = original
 
 
-def set_learning_rate(engine: Any, rate: float) -> None:
-    for group in engine.optimizer.param_groups:
-        group["lr"] = rate
-
-
 def _optimizer(model: Any, training: Training) -> torch.optim.Optimizer:
-    """AdamW with two named groups: matrices decay, vectors (norms) do not."""
-    decay = [parameter for parameter in model.parameters() if len(parameter.ds_shape) > 1]
-    no_decay = [parameter for parameter in model.parameters() if len(parameter.ds_shape) <= 1]
-    groups = [
-        {"name": "decay", "params": decay, "weight_decay": training.weight_decay},
-        {"name": "no-decay", "params": no_decay, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=training.learning_rate.peak, betas=BETAS, eps=EPSILON)
+    return torch.optim.AdamW(parameter_groups(model, training), lr=0.0, betas=BETAS, eps=EPSILON)
 
 
 def _create_moments(optimizer: Any) -> None:

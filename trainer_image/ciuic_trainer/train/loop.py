@@ -21,16 +21,17 @@ from ciuic_trainer.shared.messages import Record, Sender
 from ciuic_trainer.shared.progress import Phase, ProgressWriter
 from ciuic_trainer.shared.rank_env import RankEnv
 
+from .annealing import observe
 from .checkpoint import Checkpoints
 from .data import SampleOrder, Split, TokenSplit, batch, read_manifest
 from .device import Device, join, open_device, seed_everything
-from .engine import build_engine, precision_of, set_learning_rate
+from .engine import build_engine, precision_of
 from .errors import ConfigurationError, NonFiniteError
 from .evaluate import Evaluation
+from .groups import set_rates
 from .log import Log, exact
 from .model import token_losses
 from .router_bias import RouterBalance
-from .schedule import learning_rate
 from .state import TrainState
 
 SKIPS_ALLOWED = 2
@@ -119,8 +120,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     progress.enter(Phase.COMPILE)  # the first step warms up kernels, caches and connections
     while state.step < training.steps:
         began = time.monotonic()
-        rate = learning_rate(training.learning_rate, state.step + 1, training.steps)
-        set_learning_rate(engine, rate)
+        rates = set_rates(engine, training, state.step + 1, state.annealing.factor)
         result = step(engine, balance, samples, order, state, training, env, device, progress, stop_requested)
         seconds = time.monotonic() - began
 
@@ -132,20 +132,22 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
             seed_everything(device, training.seed, epoch + 1, env.rank)
         state.skipped_in_a_row = 0 if result.applied else state.skipped_in_a_row + 1
         state.skipped_steps += not result.applied
+        anneal(state, training, result, log)
         progress.step(state.step, loss=result.loss, tokens_per_second=tokens / seconds)
         progress.enter(Phase.STEP)
         log.record(
             "step",
             step=state.step,
             loss=float(exact(result.loss)),
-            learning_rate=rate,
+            learning_rate=rates.highest,
+            learning_rate_lowest=rates.lowest,
             gradient_norm=result.gradient_norm,
             applied=result.applied,
             tokens_per_second=round(tokens / seconds, 1),
             milliseconds=round(seconds * 1000, 3),
         )
         log.say(
-            f"step {state.step}/{training.steps} | loss {exact(result.loss)} | lr {rate:.3e} |"
+            f"step {state.step}/{training.steps} | loss {exact(result.loss)} | lr {rates} |"
             f" grad norm {result.gradient_norm:.4f} | {tokens / seconds:,.0f} tokens/s | {seconds * 1000:.0f} ms"
             + ("" if result.applied else " | SKIPPED: loss or gradient not finite")
         )
@@ -173,6 +175,15 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     log.record("end", step=state.step, reason="complete", seconds=round(time.monotonic() - started, 3))
     log.say(f"complete: {state.step} steps, held-out loss {state.eval_loss} (best at step {state.best_eval_step})")
     return True
+
+
+def anneal(state: TrainState, training: Training, result: StepResult, log: Log) -> None:
+    before = state.annealing
+    if result.applied:
+        state.annealing = observe(training.learning_rate.adaptive, before, result.loss)
+    if state.annealing.factor != before.factor:
+        log.record("annealed", step=state.step, factor=state.annealing.factor)
+        log.say(f"step {state.step}: the loss has stopped falling, later rates times {state.annealing.factor:.3g}")
 
 
 def samples_per_step(training: Training, env: RankEnv) -> int:

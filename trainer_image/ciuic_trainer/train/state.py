@@ -4,13 +4,16 @@ Used by checkpoint.py. What the shard holds is decided here alone; a test compar
 never interrupted, attribute by attribute, and fails on anything that this file forgets.
 
 Tensors: `parameters.<i>`, `exp_avg.<i>`, `exp_avg_sq.<i>` (this rank's fp32 part of sub-group i: the partitions of its
-parameters one behind the other, each padded to equal length on all ranks), `buffer.<name>`, `rng.<generator>`.
+parameters one behind the other, each padded to equal length on all ranks), `buffer.<name>`, `rng.<generator>`. Which
+parameters are in which sub-group stands in `layout` and may be another one when the shard is restored: a changed
+schedule of the learning rate makes other groups.
 """
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,12 +21,14 @@ import torch
 
 from ciuic_trainer.shared.shard_format import Shard, TensorSpec
 
+from .annealing import Annealing
 from .device import Device
 from .digest import Piece, digest
 from .errors import RestoreError
 from .initialise import partition
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = ("parameters", *MOMENTS)
 ENGINE_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64",
@@ -44,6 +49,7 @@ class TrainState(msgspec.Struct, kw_only=True):
     eval_loss: float | None = None
     best_eval_loss: float | None = None
     best_eval_step: int | None = None
+    annealing: Annealing = Annealing()
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,7 @@ def snapshot(engine: Any, train: TrainState, device: Device, facts: Mapping[str,
         "facts": dict(facts),
         "train": msgspec.to_builtins(train),
         "engine": {name: getattr(engine, name) for name in ENGINE_COUNTERS},
-        "groups": [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in optimizer.optimizer.param_groups
-        ],
-        "optimizer_steps": [float(moments["step"]) for moments in _moments(optimizer)],
+        "optimizer_step": _optimizer_step(optimizer),
         "loss_scaler": _scalars(optimizer.loss_scaler),
         "layout": _layout(engine),
         "rng": rng_state,
@@ -85,19 +87,18 @@ def restore(shard: Shard, engine: Any, device: Device, facts: Mapping[str, Any])
     """The inverse of `snapshot`. Raises RestoreError when the shard is not of this job, or did not come back whole."""
     state = shard.state
     _require_equal(facts, state["facts"])
-    _require_equal({"layout": _layout(engine)}, {"layout": state["layout"]})
     optimizer = engine.optimizer
-    expected = {**_tensors(engine), **_random_generators(device)[0]}
-    if missing := sorted(expected.keys() ^ shard.specs.keys()):
+    buffers = _buffers(engine)
+    expected = {*_partitioned_names(len(state["layout"])), *buffers, *_random_generators(device)[0]}
+    if missing := sorted(expected ^ shard.specs.keys()):
         raise RestoreError(f"the checkpoint and this trainer do not agree on {', '.join(missing[:5])}")
-    for name, tensor in _tensors(engine).items():
-        tensor.data.copy_(_from_bytes(shard.data(name), tensor.dtype).reshape(tensor.shape))
+    _restore_partitions(shard, engine)
+    for name, buffer in buffers.items():
+        buffer.data.copy_(_from_bytes(shard.data(name), buffer.dtype).reshape(buffer.shape))
     for number in range(len(optimizer.fp32_partitioned_groups_flat)):
         optimizer._reassign_or_swap_out_partitioned_parameters(number)  # fp32 masters to the weights that compute
-    for moments, step in zip(_moments(optimizer), state["optimizer_steps"], strict=True):
-        moments["step"].fill_(step)
-    for group, saved in zip(optimizer.optimizer.param_groups, state["groups"], strict=True):
-        group["lr"] = saved["lr"]  # decay, betas and the rest come from the configuration, which may have changed
+    for moments in _moments(optimizer):
+        moments["step"].fill_(state["optimizer_step"])
     for name, value in state["loss_scaler"].items():
         setattr(optimizer.loss_scaler, name, value)
     for name in ENGINE_COUNTERS:
@@ -108,17 +109,71 @@ def restore(shard: Shard, engine: Any, device: Device, facts: Mapping[str, Any])
     return msgspec.convert(state["train"], TrainState)
 
 
+def _restore_partitions(shard: Shard, engine: Any) -> None:
+    """Parameter by parameter, since the sub-groups may be others than when the shard was written."""
+    ours, saved = _layout(engine), shard.state["layout"]
+    shapes, saved_shapes = (dict(parameter for group in layout for parameter in group) for layout in (ours, saved))
+    if differing := sorted(name for name in {*shapes, *saved_shapes} if shapes.get(name) != saved_shapes.get(name)):
+        raise RestoreError(
+            f"the checkpoint has another {differing[0]} ({saved_shapes.get(differing[0])}, here"
+            f" {shapes.get(differing[0])}) and {len(differing) - 1} more differences; it is of another model"
+        )
+    places = {place.parameter: place for place in _places(ours, shard.identity.world_size)}
+    tensors = _partitioned(engine)
+    for kind in KINDS:
+        for number, group in enumerate(saved):
+            flat = _from_bytes(shard.data(f"{kind}.{number}"), torch.float32)
+            for place in _places([group], shard.identity.world_size):
+                target = places[place.parameter]
+                values = flat[place.offset : place.offset + place.size]
+                tensors[f"{kind}.{target.group}"].data[target.offset : target.offset + target.size] = values
+
+
+class _Place(NamedTuple):
+    """Of one parameter's partition in the flat tensor of a sub-group."""
+
+    parameter: str
+    group: int
+    offset: int
+    size: int
+    """Padding included: equal on all ranks."""
+
+
+def _places(layout: list[list[Any]], world_size: int) -> Iterator[_Place]:
+    for number, group in enumerate(layout):
+        offset = 0
+        for name, shape in group:
+            size = -(-math.prod(shape) // world_size)
+            yield _Place(name, number, offset, size)
+            offset += size
+
+
 def _tensors(engine: Any) -> dict[str, torch.Tensor]:
+    return {**_partitioned(engine), **_buffers(engine)}
+
+
+def _partitioned(engine: Any) -> dict[str, torch.Tensor]:
     tensors = {}
     for number, flat in enumerate(engine.optimizer.fp32_partitioned_groups_flat):
         tensors[f"parameters.{number}"] = flat
         for moment in MOMENTS:
             tensors[f"{moment}.{number}"] = engine.optimizer.optimizer.state[flat][moment]
-    persistent = engine.module.state_dict(keep_vars=True).keys()
-    for name, buffer in engine.module.named_buffers():
-        if name in persistent:
-            tensors[f"buffer.{name}"] = buffer
     return tensors
+
+
+def _partitioned_names(groups: int) -> list[str]:
+    return [f"{kind}.{number}" for kind in KINDS for number in range(groups)]
+
+
+def _buffers(engine: Any) -> dict[str, torch.Tensor]:
+    persistent = engine.module.state_dict(keep_vars=True).keys()
+    return {f"buffer.{name}": buffer for name, buffer in engine.module.named_buffers() if name in persistent}
+
+
+def _optimizer_step(optimizer: Any) -> float:
+    """Every sub-group makes every step."""
+    (step,) = {float(moments["step"]) for moments in _moments(optimizer)}
+    return step
 
 
 def _moments(optimizer: Any) -> Iterator[dict[str, torch.Tensor]]:
@@ -139,7 +194,7 @@ def _digests(engine: Any) -> dict[str, int]:
     """Of this rank's part. Those of all ranks add up to the digest of the whole, whatever the world size."""
     tensors = _tensors(engine)
     names = {parameter.ds_id: name for name, parameter in engine.module.named_parameters()}
-    totals = dict.fromkeys(("parameters", *MOMENTS), 0)
+    totals = dict.fromkeys(KINDS, 0)
     for number, group in enumerate(engine.optimizer.fp16_groups):
         pieces, offset = [], 0
         for parameter in group:

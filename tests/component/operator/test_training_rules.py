@@ -1,0 +1,69 @@
+"""What the API server says of `spec.training` at `kubectl apply`: bad values get their sentence, good ones their defaults."""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from api_server import ApiServer
+from ciuic_api.training import Training
+
+Json = dict[str, Any]
+
+
+def applied(api: ApiServer, training: Json) -> subprocess.CompletedProcess[str]:
+    spec = {
+        "nodes": 1,
+        "accelerator": "cpu",
+        "training": {"steps": 100, **training},
+        "checkpoint": {"path": "s3://ckpt/x"},
+    }
+    job = {"apiVersion": "ciuic.io/v1alpha1", "kind": "DeepSeekJob", "metadata": {"name": "rules"}, "spec": spec}
+    command = [
+        api.kubectl_path,
+        "--kubeconfig",
+        str(api.kubeconfig),
+        "create",
+        "--dry-run=server",
+        "-o",
+        "json",
+        "-f",
+        "-",
+    ]
+    return subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"learningRate": {"peak": 11}}, "training.learningRate.peak must be from 0 to 10"),
+        ({"learningRate": {"curve": "cosine"}}, 'supported values: "Cosine", "Annealing", "Published"'),
+        ({"learningRate": {"warmup": "PerLayer"}}, 'supported values: "Uniform", "LayerWise"'),
+        ({"learningRate": {"curv": "Cosine"}}, 'unknown field "spec.training.learningRate.curv"'),
+        ({"learningRate": {"adaptive": {"factor": 0}}}, "training.learningRate.adaptive.factor must be from 0.01 to 1"),
+        (
+            {"learningRate": {"adaptive": {"windowSteps": 1}}},
+            "training.learningRate.adaptive.windowSteps must be from 2",
+        ),
+    ],
+)
+def test_it_is_refused_with_a_sentence(api: ApiServer, training: Json, sentence: str) -> None:
+    result = applied(api, training)
+    assert result.returncode != 0 and sentence in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {},
+        {"learningRate": {"adaptive": {}}},
+        {"learningRate": {"curve": "Annealing", "warmup": "LayerWise", "adaptive": {"floor": 0.5}}},
+    ],
+)
+def test_the_server_fills_in_what_the_trainer_would(api: ApiServer, training: Json) -> None:
+    result = applied(api, training)
+    assert result.returncode == 0, result.stderr
+    assert (
+        json.loads(result.stdout)["spec"]["training"] == Training.model_validate({"steps": 100, **training}).to_json()
+    )
