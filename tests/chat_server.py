@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +50,6 @@ class ChatServer:
     def release(self) -> None:
         self._hanging.set()
 
-    def texts(self, of: Callable[[Any], str]) -> list[str]:
-        return [of(one.body) for one in self.got]
-
 
 @asynccontextmanager
 async def chat_server(*replies: Reply, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[ChatServer]:
@@ -67,3 +65,28 @@ async def chat_server(*replies: Reply, host: str = "127.0.0.1", port: int = 0) -
     finally:
         server.release()
         await runner.cleanup()
+
+
+@contextmanager
+def chat_server_aside(*replies: Reply, host: str = "127.0.0.1") -> Iterator[ChatServer]:
+    """In a thread of its own, for tests that block. `host` is an address of this machine that the operator reaches."""
+    made: list[ChatServer] = []
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        async with chat_server(*replies, host=host) as server:
+            made.append(server)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(10), f"no chat server at {host}"
+    try:
+        yield made[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+        loop.close()

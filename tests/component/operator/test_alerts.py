@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 import builders
-from chat_server import ChatServer, Reply, chat_server
+from chat_server import ChatServer, Reply, chat_server, chat_server_aside
 from ciuic_api.alerting import AlertRoute
 from ciuic_api.jobstatus import JobStatus, RestartCounts, State
 from ciuic_operator.alerts import delivery, policy
@@ -208,6 +208,16 @@ async def test_nor_what_the_client_itself_says_of_a_url(
         one.put(RESTARTING)
         await one.deliver(session)
     assert "InvalidURL" in caplog.text and KEY not in caplog.text
+
+
+def test_a_chat_server_beside_a_test_that_blocks(folder: Path) -> None:
+    """As the end-to-end tests use it."""
+    with chat_server_aside() as server:
+        desk = Desk([courier(folder, ReceiverType.WEBHOOK, server.url)], lambda: NOW)
+        desk.show(routed(["oncall"], JobStatus()))
+        desk.show(routed(["oncall"], failing(1)))
+        asyncio.run(desk.flush(5.0))
+        assert [alert["kind"] for got in server.got for alert in got.body["alerts"]] == ["Restarting"]
 
 
 async def test_a_redirect_is_not_followed(folder: Path) -> None:
