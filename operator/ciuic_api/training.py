@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from .accumulation import Accumulation
 from .learning_rate import LearningRate
 from .schema import Schema, bounded, cel, integer, rules
 
@@ -146,6 +147,7 @@ class Training(Schema):
         int, integer("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")
     ] = 1
     """Micro-steps per optimizer step."""
+    accumulation: Accumulation = Accumulation()
     precision: Precision = Precision.AUTO
     """Of the forward and backward pass; auto: bf16 on an accelerator, fp32 on a CPU, where that is twice as fast.
     Master weights and optimizer state are always fp32."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ciuic_api.accumulation import micro_steps, rate_factor
 from ciuic_api.learning_rate import Band, bands, learning_rate, warmup_steps
 from ciuic_api.training import Training
 
@@ -54,7 +55,12 @@ def plan(training: Training, points: int) -> Plan:
 
 def _series(training: Training, band: Band, steps: list[int]) -> Series:
     warmup = warmup_steps(training.learning_rate, band, training.model.layers)
-    values = tuple(learning_rate(training.learning_rate, step, training.steps, warmup) for step in steps)
+    base, accumulation = training.gradient_accumulation, training.accumulation
+    values = tuple(
+        learning_rate(training.learning_rate, step, training.steps, warmup)
+        * rate_factor(base, accumulation, micro_steps(base, accumulation, step - 1))
+        for step in steps
+    )
     if band == Band(1, training.model.layers):
         return Series("all layers", values)
     return Series(f"layer {band.last}" if band.first == band.last else f"layers {band.first} to {band.last}", values)

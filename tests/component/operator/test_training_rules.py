@@ -46,6 +46,14 @@ def applied(api: ApiServer, training: Json) -> subprocess.CompletedProcess[str]:
             {"learningRate": {"adaptive": {"windowSteps": 1}}},
             "training.learningRate.adaptive.windowSteps must be from 2",
         ),
+        (
+            {"accumulation": {"stages": [{"fromStep": 9, "factor": 2}, {"fromStep": 8, "factor": 3}]}},
+            "training.accumulation.stages must stand in the order of fromStep; sort them",
+        ),
+        (
+            {"accumulation": {"stages": [{"fromStep": 0, "factor": 2}]}},
+            "training.accumulation.stages[].fromStep must be from 1",
+        ),
     ],
 )
 def test_it_is_refused_with_a_sentence(api: ApiServer, training: Json, sentence: str) -> None:
@@ -58,6 +66,8 @@ def test_it_is_refused_with_a_sentence(api: ApiServer, training: Json, sentence:
     [
         {},
         {"learningRate": {"adaptive": {}}},
+        {"accumulation": {"mode": "ByStep"}},
+        {"accumulation": {"mode": "ByStep", "stages": [{"fromStep": 8, "factor": 2.5}], "rateScaling": "Linear"}},
         {"learningRate": {"curve": "Annealing", "warmup": "LayerWise", "adaptive": {"floor": 0.5}}},
     ],
 )

@@ -25,7 +25,8 @@ WORLD_SIZE = 2
 
 
 ADAPTIVE = {"windowSteps": 4, "minImprovement": 0.08}
-"""Acts before and after the places where the test kills and stops."""
+STAGES = [{"fromStep": 5, "factor": 1.5}, {"fromStep": 15, "factor": 0.5}]
+"""They act before and after the places where the test kills and stops."""
 
 
 def training(data: Path, **changes: Any) -> dict[str, Any]:
@@ -33,6 +34,8 @@ def training(data: Path, **changes: Any) -> dict[str, Any]:
     return {
         "steps": STEPS,
         "data": {"path": str(data)},
+        "gradientAccumulation": 2,
+        "accumulation": {"mode": "ByStep", "stages": STAGES, "rateScaling": "SquareRoot"},
         "learningRate": {"warmup": "LayerWise", "adaptive": ADAPTIVE},
         "evaluation": {"everySteps": 20, "batches": 2},
     } | changes

@@ -4,18 +4,13 @@ Everything that decides what happens next is equal on all ranks: the step, the c
 stop. So every rank makes the same collectives in the same order.
 """
 
-import math
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed
-
+from ciuic_api.accumulation import micro_steps, rate_factor
 from ciuic_api.training import Training
 from ciuic_trainer.shared.messages import Record, Sender
 from ciuic_trainer.shared.progress import Phase, ProgressWriter
@@ -23,30 +18,19 @@ from ciuic_trainer.shared.rank_env import RankEnv
 
 from .annealing import observe
 from .checkpoint import Checkpoints
-from .data import SampleOrder, Split, TokenSplit, batch, read_manifest
-from .device import Device, join, open_device, seed_everything
+from .data import SampleOrder, Split, TokenSplit, read_manifest
+from .device import join, open_device, seed_everything
 from .engine import build_engine, precision_of
 from .errors import ConfigurationError, NonFiniteError
 from .evaluate import Evaluation
 from .groups import set_rates
 from .log import Log, exact
-from .model import token_losses
 from .router_bias import RouterBalance
 from .state import TrainState
+from .step import Stepper, StepResult
 
 SKIPS_ALLOWED = 2
 """Steps in a row whose loss or gradient is not finite; one more ends the attempt."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    loss: float
-    """Mean over all tokens of the step, on all ranks."""
-    gradient_norm: float
-    applied: bool
-    """False: DeepSpeed skipped the update on all ranks, because the norm was not finite."""
-    stop: bool
-    """Some rank was asked to stop."""
 
 
 def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) -> bool:
@@ -72,6 +56,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     join(env, device)
     engine = build_engine(training, device)
     balance = RouterBalance(engine.module, training.model.bias_update_rate, device.torch)
+    stepper = Stepper(engine, balance, samples, training, env, device, progress, stop_requested)
     evaluation = Evaluation(
         held_out, training.seed, training.evaluation.batches, training.micro_batch_size, env, device
     )
@@ -120,14 +105,17 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     progress.enter(Phase.COMPILE)  # the first step warms up kernels, caches and connections
     while state.step < training.steps:
         began = time.monotonic()
-        rates = set_rates(engine, training, state.step + 1, state.annealing.factor)
-        result = step(engine, balance, samples, order, state, training, env, device, progress, stop_requested)
+        base = training.gradient_accumulation
+        count = micro_steps(base, training.accumulation, state.step)
+        factor = state.annealing.factor * rate_factor(base, training.accumulation, count)
+        rates = set_rates(engine, training, state.step + 1, factor)
+        result = stepper.make(order, state.consumed_samples, count)
         seconds = time.monotonic() - began
 
-        tokens = samples_per_step(training, env) * training.sequence_length
+        tokens = stepper.tokens_per_step(count)
         epoch = order.epoch(state.consumed_samples)
         state.step += 1
-        state.consumed_samples += samples_per_step(training, env)
+        state.consumed_samples += stepper.samples_per_step(count)
         if order.epoch(state.consumed_samples) != epoch:
             seed_everything(device, training.seed, epoch + 1, env.rank)
         state.skipped_in_a_row = 0 if result.applied else state.skipped_in_a_row + 1
@@ -141,6 +129,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
             loss=float(exact(result.loss)),
             learning_rate=rates.highest,
             learning_rate_lowest=rates.lowest,
+            micro_steps=count,
             gradient_norm=result.gradient_norm,
             applied=result.applied,
             tokens_per_second=round(tokens / seconds, 1),
@@ -184,46 +173,3 @@ def anneal(state: TrainState, training: Training, result: StepResult, log: Log) 
     if state.annealing.factor != before.factor:
         log.record("annealed", step=state.step, factor=state.annealing.factor)
         log.say(f"step {state.step}: the loss has stopped falling, later rates times {state.annealing.factor:.3g}")
-
-
-def samples_per_step(training: Training, env: RankEnv) -> int:
-    return training.micro_batch_size * training.gradient_accumulation * env.world_size
-
-
-def step(
-    engine: Any,
-    balance: RouterBalance,
-    samples: TokenSplit,
-    order: SampleOrder,
-    state: TrainState,
-    training: Training,
-    env: RankEnv,
-    device: Device,
-    progress: ProgressWriter,
-    stop_requested: Callable[[], bool],
-) -> StepResult:
-    """One optimizer step over samples_per_step samples from the cursor on."""
-    tokens_per_step = samples_per_step(training, env) * training.sequence_length
-    sums = torch.zeros(2, device=device.torch)  # loss of all tokens, ranks that were asked to stop
-    for micro_step in range(training.gradient_accumulation):
-        place = (micro_step * env.world_size + env.rank) * training.micro_batch_size
-        rows = batch(samples, order, state.consumed_samples + place, training.micro_batch_size)
-        tokens = torch.from_numpy(rows).to(device.torch)
-        with balance.counting():
-            loss = token_losses(engine, tokens)
-        # ZeRO averages over ranks: this makes the gradient that of the mean over all tokens of the step
-        engine.backward(loss * (env.world_size / tokens_per_step), scale_wrt_gas=False)
-        sums[0] += loss.detach()
-        progress.micro_step(micro_step + 1)
-    engine.step()
-    applied = bool(engine.was_step_applied())
-    balance.update(applied=applied)
-    sums[1] = float(stop_requested())
-    torch.distributed.all_reduce(sums)
-    norm = float(engine.get_global_grad_norm())
-    return StepResult(
-        loss=float((sums[0] / tokens_per_step).item()),
-        gradient_norm=norm if applied else math.inf,
-        applied=applied,
-        stop=bool(sums[1].item()),
-    )
