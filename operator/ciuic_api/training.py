@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from .accumulation import Accumulation
+from .guards import Guards
 from .learning_rate import LearningRate
 from .schema import Schema, bounded, cel, integer, rules
 
@@ -160,6 +161,7 @@ class Training(Schema):
         float, Field(json_schema_extra=bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off"))
     ] = 1.0
     """Highest norm of the gradient over all parameters."""
+    guards: Guards = Guards()
     seed: Annotated[int, integer("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
     """Of initialisation and data order."""
     evaluation: Evaluation = Evaluation()

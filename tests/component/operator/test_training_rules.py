@@ -46,6 +46,11 @@ def applied(api: ApiServer, training: Json) -> subprocess.CompletedProcess[str]:
             {"learningRate": {"adaptive": {"windowSteps": 1}}},
             "training.learningRate.adaptive.windowSteps must be from 2",
         ),
+        ({"guards": {"spikeWindowSteps": 1000}}, "training.guards.spikeWindowSteps must be from 8 to 512"),
+        (
+            {"guards": {"spikeSigma": -1}},
+            "training.guards.spikeSigma must be from 0 to 1000; 0 turns spike detection off",
+        ),
         (
             {"accumulation": {"stages": [{"fromStep": 9, "factor": 2}, {"fromStep": 8, "factor": 3}]}},
             "training.accumulation.stages must stand in the order of fromStep; sort them",

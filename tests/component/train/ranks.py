@@ -113,6 +113,8 @@ class Job:
     world_size: int = 2
     checkpoint_every: int = 0
     memory_every: int = 0
+    patch: Patch | None = None
+    """Of attempts that are not given one of their own."""
     started: list[Attempt] = field(default_factory=list)
 
     def start(
@@ -148,7 +150,7 @@ class Job:
             }
             envs.append(RankEnv(**fields | env))
             environ = envs[-1].to_environ() | {JSON_LOG_DIR: str(folder), "OMP_NUM_THREADS": "1"}
-            arguments = (environ, folder / f"output-{rank}", patch)
+            arguments = (environ, folder / f"output-{rank}", patch or self.patch)
             processes.append(self.context.Process(target=run_rank, args=arguments))
             processes[-1].start()
         self.started.append(Attempt(envs, processes, folder))

@@ -21,13 +21,13 @@ def compare_with_one_process() -> None:
     import torch
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 
-    from ciuic_trainer.train.data import batch
+    from ciuic_trainer.train.data import SampleOrder, batch
     from ciuic_trainer.train.model import build_model, token_losses
-    from ciuic_trainer.train.step import Stepper
+    from ciuic_trainer.train.step import Judge, Stepper, StepResult
 
     original = Stepper.make
 
-    def make(self: Stepper, order: Any, cursor: int, micro_steps: int, *rest: Any) -> Any:
+    def make(self: Stepper, order: SampleOrder, cursor: int, micro_steps: int, judge: Judge) -> StepResult:
         update = self.engine.step
 
         def compared() -> None:
@@ -49,7 +49,7 @@ def compare_with_one_process() -> None:
 
         self.engine.step = compared
         try:
-            return original(self, order, cursor, micro_steps, *rest)
+            return original(self, order, cursor, micro_steps, judge)
         finally:
             self.engine.step = update
 

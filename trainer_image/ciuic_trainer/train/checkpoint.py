@@ -17,9 +17,9 @@ from ciuic_trainer.shared.rank_env import RankEnv
 from ciuic_trainer.shared.shard_format import ShardIdentity, layout, parse
 
 from .device import Device
-from .errors import RestoreError
+from .errors import NonFiniteError, RestoreError
 from .log import Log
-from .state import Snapshot, TrainState, restore, snapshot
+from .state import Snapshot, TrainState, finite, restore, snapshot
 
 _POLL_SECONDS = 0.05
 
@@ -59,6 +59,10 @@ class Checkpoints:
 
     def save(self, train: TrainState, *, final: bool) -> None:
         """`final`: nothing comes after it, so wait for a free buffer, and have it uploaded."""
+        if not self._all(finite(self._engine)):
+            raise NonFiniteError(
+                f"step {train.step}: parameters or moments are not finite; no checkpoint is made of them"
+            )
         started = time.monotonic()
         cadence = self._env.checkpoint_every_steps
         persist = cadence > 0 and (final or train.step % cadence == 0)

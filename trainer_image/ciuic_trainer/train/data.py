@@ -105,13 +105,18 @@ class SampleOrder:
 
     size: int
     seed: int
+    blacklist: frozenset[int] = frozenset()
+    """Samples that are not used; at their places stands the next one of the epoch that is."""
 
     def epoch(self, place: int) -> int:
         return place // self.size
 
     def sample(self, place: int) -> int:
         epoch, index = divmod(place, self.size)
-        return Permutation(self.size, self.seed << 32 | epoch)(index)
+        permutation = Permutation(self.size, self.seed << 32 | epoch)
+        while (sample := permutation(index)) in self.blacklist and len(self.blacklist) < self.size:
+            index = (index + 1) % self.size
+        return sample
 
 
 def batch(split: TokenSplit, order: SampleOrder, first_place: int, count: int) -> npt.NDArray[np.int64]:

@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ciuic_api.accumulation import micro_steps, rate_factor
 from ciuic_api.training import Training
-from ciuic_trainer.shared.messages import Record, Sender
+from ciuic_trainer.shared.messages import Sender
 from ciuic_trainer.shared.progress import Phase, ProgressWriter
 from ciuic_trainer.shared.rank_env import RankEnv
 
@@ -21,16 +23,15 @@ from .checkpoint import Checkpoints
 from .data import SampleOrder, Split, TokenSplit, read_manifest
 from .device import join, open_device, seed_everything
 from .engine import build_engine, precision_of
-from .errors import ConfigurationError, NonFiniteError
+from .errors import ConfigurationError
 from .evaluate import Evaluation
 from .groups import set_rates
 from .log import Log, exact
+from .norm_gate import NormGate
 from .router_bias import RouterBalance
 from .state import TrainState
 from .step import Stepper, StepResult
-
-SKIPS_ALLOWED = 2
-"""Steps in a row whose loss or gradient is not finite; one more ends the attempt."""
+from .watch import Watch
 
 
 def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) -> bool:
@@ -56,11 +57,13 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     join(env, device)
     engine = build_engine(training, device)
     balance = RouterBalance(engine.module, training.model.bias_update_rate, device.torch)
-    stepper = Stepper(engine, balance, samples, training, env, device, progress, stop_requested)
+    gate = NormGate(engine, device.torch)
+    stepper = Stepper(engine, gate, balance, samples, training, env, device, progress, stop_requested)
     evaluation = Evaluation(
         held_out, training.seed, training.evaluation.batches, training.micro_batch_size, env, device
     )
     facts = {"contract": env.contract or training.contract(env.world_size), "data": manifest.digest()}
+    watch = Watch(stepper, sender, log)
     checkpoints = Checkpoints(env, engine, device, facts, sender, log)
 
     # -- restore ------------------------------------------------------------------------------------------------------
@@ -105,20 +108,20 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     progress.enter(Phase.COMPILE)  # the first step warms up kernels, caches and connections
     while state.step < training.steps:
         began = time.monotonic()
+        order = replace(order, blacklist=frozenset(state.guard.blacklist))
         base = training.gradient_accumulation
         count = micro_steps(base, training.accumulation, state.step)
-        factor = state.annealing.factor * rate_factor(base, training.accumulation, count)
+        factor = state.guard.rate_factor * state.annealing.factor * rate_factor(base, training.accumulation, count)
         rates = set_rates(engine, training, state.step + 1, factor)
-        result = stepper.make(order, state.consumed_samples, count)
+        cursor, guard = state.consumed_samples, state.guard
+        result = stepper.make(order, cursor, count, partial(watch.judge, guard))
         seconds = time.monotonic() - began
 
         tokens = stepper.tokens_per_step(count)
-        epoch = order.epoch(state.consumed_samples)
         state.step += 1
         state.consumed_samples += stepper.samples_per_step(count)
-        if order.epoch(state.consumed_samples) != epoch:
-            seed_everything(device, training.seed, epoch + 1, env.rank)
-        state.skipped_in_a_row = 0 if result.applied else state.skipped_in_a_row + 1
+        if order.epoch(state.consumed_samples) != order.epoch(cursor):
+            seed_everything(device, training.seed, order.epoch(state.consumed_samples), env.rank)
         state.skipped_steps += not result.applied
         anneal(state, training, result, log)
         progress.step(state.step, loss=result.loss, tokens_per_second=tokens / seconds)
@@ -138,15 +141,9 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
         log.say(
             f"step {state.step}/{training.steps} | loss {exact(result.loss)} | lr {rates} |"
             f" grad norm {result.gradient_norm:.4f} | {tokens / seconds:,.0f} tokens/s | {seconds * 1000:.0f} ms"
-            + ("" if result.applied else " | SKIPPED: loss or gradient not finite")
+            + ("" if result.applied else f" | SKIPPED: {result.verdict}")
         )
-        if not result.applied:
-            sender.send(Record(env.rank, "StepSkipped", f"step {state.step}: loss or gradient not finite"))
-        if state.skipped_in_a_row > SKIPS_ALLOWED:
-            raise NonFiniteError(
-                f"loss or gradient was not finite in steps {state.step - SKIPS_ALLOWED} to {state.step} (last loss"
-                f" {result.loss}); lower training.learningRate.peak or look at the data"
-            )
+        state.guard = watch.after(state, order, cursor, result)
 
         complete = state.step == training.steps
         every = training.evaluation.every_steps

@@ -25,6 +25,7 @@ from .annealing import Annealing
 from .device import Device
 from .digest import Piece, digest
 from .errors import RestoreError
+from .guards import GuardState
 from .initialise import partition
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -44,12 +45,12 @@ class TrainState(msgspec.Struct, kw_only=True):
     consumed_samples: int = 0
     """The cursor: places of the sample order that were used, by all ranks together."""
     skipped_steps: int = 0
-    skipped_in_a_row: int = 0
     evaluated_at: int | None = None
     eval_loss: float | None = None
     best_eval_loss: float | None = None
     best_eval_step: int | None = None
     annealing: Annealing = Annealing()
+    guard: GuardState = GuardState()
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ def restore(shard: Shard, engine: Any, device: Device, facts: Mapping[str, Any])
     if _digests(engine) != state["digests"]:
         raise RestoreError("parameters or optimizer state differ from what was saved, though the checksum holds")
     return msgspec.convert(state["train"], TrainState)
+
+
+def finite(engine: Any) -> bool:
+    """Whether all numbers of this rank are. A sum is not when one of its parts is not, and takes no memory."""
+    return all(math.isfinite(float(tensor.sum())) for tensor in _tensors(engine).values())
 
 
 def _restore_partitions(shard: Shard, engine: Any) -> None:
