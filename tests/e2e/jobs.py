@@ -37,6 +37,27 @@ for name in os.listdir('/proc'):
 environment in /proc, but a name; what exec started, the reverse."""
 
 
+REACH = """
+import os, pathlib, signal, sys, time
+from ciuic_trainer.shared.progress import ProgressReader
+step, sent = int(sys.argv[1]), sys.argv[2:]
+deadline = time.monotonic() + 120
+while time.monotonic() < deadline:
+    paths = pathlib.Path('/tmp/ciuic').glob('attempt-*/progress-*')
+    seen = [record for path in paths if (record := ProgressReader(path).read()) is not None]
+    newest = max(seen, key=lambda record: record.attempt, default=None)
+    if newest is not None and newest.step >= step:
+        if sent:
+            os.kill(newest.pid, getattr(signal, sent[0]))
+        print(newest.step)
+        sys.exit(0)
+    time.sleep(0.005)
+sys.exit(f'step {step} was not reached: {seen}')
+"""
+"""Waits in a pod until its rank has completed a step, and then sends it a signal at once: whatever the machine's speed,
+that is in the middle of the training. A rank that is stopped holds all others in the next collective."""
+
+
 class Kubectl(Protocol):
     def __call__(self, *args: str, stdin: str | dict[str, Any] | None = None, check: bool = True) -> Any: ...
 
@@ -113,6 +134,12 @@ class TrainingJob:
     def wait_reason(self, reason: str, seconds: float = 60.0) -> dict[str, Any]:
         return self.wait(f"reason {reason}", lambda status: status.get("reason") == reason, seconds)
 
+    def wait_committed(self, step: int, seconds: float = 120.0) -> dict[str, Any]:
+        def holds(status: dict[str, Any]) -> bool:
+            return int((status.get("lastCommitted") or {}).get("step", 0)) >= step
+
+        return self.wait(f"step {step} is in S3", holds, seconds)
+
     def wait_step(self, step: int, seconds: float = 120.0) -> dict[str, Any]:
         return self.wait(f"step {step}", lambda status: int(status.get("highestStep") or 0) >= step, seconds)
 
@@ -134,6 +161,23 @@ class TrainingJob:
         return str(
             self.kubectl("exec", "-n", self.namespace, self.pod_name(slot), "-c", "trainer", "--", *command).stdout
         )
+
+    def reach(self, step: int, slot: int = 0, signal: str | None = None) -> int:
+        """Until the rank of a slot has completed `step`; sends it a signal there. Returns the step it is at."""
+
+        def runs() -> bool:
+            pod = self.pods().get(slot, {})
+            return any("running" in c["state"] for c in pod.get("status", {}).get("containerStatuses", []))
+
+        wait_until(f"the container of slot {slot} runs", runs, 60, self.describe)
+        return int(self.execute(slot, "python", "-c", REACH, str(step), *([signal] if signal else [])))
+
+    def hold(self, step: int, slot: int = 0) -> int:
+        """All ranks stand still after `step`, or a little later, until `go_on` or a restart."""
+        return self.reach(step, slot, "SIGSTOP")
+
+    def go_on(self, slot: int = 0) -> None:
+        self.signal_ranks(slot, "SIGCONT")
 
     def signal_ranks(self, slot: int, signal: str = "SIGKILL") -> list[int]:
         return [int(pid) for pid in self.execute(slot, "python", "-c", FIND_RANKS, signal).split()]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from conftest import S3, Apply, Command, Operator
-from jobs import FIND_RANKS, tiny, wait_until
+from jobs import FIND_RANKS, TrainingJob, tiny, wait_until
 
 pytestmark = pytest.mark.e2e
 
 
 def test_a_pod_deleted_before_the_first_commit(apply: Apply, run_name: str) -> None:
     job = apply(tiny("tiny", run_name, steps=60, checkpoint={"every": {"steps": 60}, "memory": {"everySteps": 60}}))
-    job.wait_step(4)
+    job.hold(4)
     job.delete_pod(1, grace_seconds=0)
     status = job.wait_state("Complete")
     assert status["attempt"] == 2
@@ -23,7 +23,8 @@ def test_a_pod_deleted_before_the_first_commit(apply: Apply, run_name: str) -> N
 
 def test_s3_emptied_after_a_commit(apply: Apply, run_name: str, s3: S3, operator: Operator) -> None:
     job = apply(tiny("tiny", run_name, steps=500))
-    job.wait("a commit", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
+    job.hold(12)
+    job.wait_committed(10)
     pods = [job.pod_name(slot) for slot in (0, 1)]
     operator.scale(0)
     try:
@@ -38,23 +39,24 @@ def test_s3_emptied_after_a_commit(apply: Apply, run_name: str, s3: S3, operator
 
 
 def test_s3_down_while_a_rank_dies(apply: Apply, run_name: str, store_down: Callable[[], None]) -> None:
-    job = apply(tiny("tiny", run_name, steps=80))
-    job.wait("a commit", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
+    job = apply(tiny("tiny", run_name))
+    at = job.hold(12)
+    job.wait_committed(10)
     store_down()
-    at = int(job.status()["highestStep"])
-    job.wait_step(at + 4)
-    job.signal_ranks(1)
+    job.go_on()
+    job.reach(at + 4, slot=1, signal="SIGKILL")
     job.wait("goes on from memory", lambda status: status.get("attempt") == 2 and status["state"] == "Running")
-    assert int(job.status()["restored"]["step"]) >= at, "from memory, newer than what S3 has"
+    assert int(job.status()["restored"]["step"]) > at, "from memory, newer than what S3 has"
     store_down()
     status = job.wait_state("Complete")
-    assert status["lastCommitted"]["step"] == 80
+    assert status["lastCommitted"]["step"] == 60
 
 
 def test_applied_again_at_once(apply: Apply, run_name: str, s3: S3) -> None:
     body = tiny("tiny", run_name, steps=40)
     job = apply(body)
-    job.wait("a commit", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
+    job.hold(12)
+    job.wait_committed(10)
     old = set(job.uids().values())
     job.delete(wait=False)
     wait_until("the object is gone", lambda: not job.get(), 10)
@@ -67,7 +69,8 @@ def test_applied_again_at_once(apply: Apply, run_name: str, s3: S3) -> None:
 def test_applied_again_with_all_agents_killed(apply: Apply, run_name: str) -> None:
     body = tiny("tiny", run_name, steps=40)
     job = apply(body)
-    job.wait("a commit", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
+    job.hold(12)
+    job.wait_committed(10)
     pods = [job.pod_name(slot) for slot in (0, 1)]
     job.delete(wait=False)
     job.kubectl("delete", "pod", *pods, "-n", job.namespace, "--grace-period=0", "--force", "--wait=false", check=False)
@@ -88,12 +91,18 @@ def test_a_second_job_on_a_living_run_waits(apply: Apply, run_name: str) -> None
     assert first_attempt == 1
 
 
-def test_an_altered_shard_is_refused_and_said(apply: Apply, run_name: str, s3: S3) -> None:
-    body = tiny("tiny", run_name, steps=40)
-    job = apply(body)
-    job.wait("two commits", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 20)
+def suspend_at(job: TrainingJob, step: int) -> None:
+    job.hold(step + 2)  # the checkpoint is written after its step is completed
+    job.wait_committed(step)
     job.patch({"runPolicy": {"suspend": True}})
+    job.wait_reason("Suspending")
+    job.go_on()
     job.wait_state("Suspended", 60)
+
+
+def test_an_altered_shard_is_refused_and_said(apply: Apply, run_name: str, s3: S3) -> None:
+    job = apply(tiny("tiny", run_name, steps=40))
+    suspend_at(job, 20)
     newest, before = s3.manifests(run_name)[-1], s3.manifests(run_name)[-2]
     shard = next(key for key in s3.keys(run_name) if f"/steps/{newest[0]}.a{newest[1]}/" in key and "rank-00001" in key)
     data = bytearray(s3.read(shard))
@@ -109,9 +118,7 @@ def test_an_altered_shard_is_refused_and_said(apply: Apply, run_name: str, s3: S
 
 def test_a_missing_shard_is_refused_and_said(apply: Apply, run_name: str, s3: S3) -> None:
     job = apply(tiny("tiny", run_name, steps=40))
-    job.wait("two commits", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 20)
-    job.patch({"runPolicy": {"suspend": True}})
-    job.wait_state("Suspended", 60)
+    suspend_at(job, 20)
     newest, before = s3.manifests(run_name)[-1], s3.manifests(run_name)[-2]
     s3.delete(*[key for key in s3.keys(run_name) if f"/steps/{newest[0]}.a{newest[1]}/rank-00001" in key])
     job.patch({"runPolicy": {"suspend": False}})
@@ -124,9 +131,8 @@ def test_a_missing_shard_is_refused_and_said(apply: Apply, run_name: str, s3: S3
 def test_two_crashes_around_one_step(apply: Apply, run_name: str) -> None:
     """Two ranks die within the copying of a step, twice: what is restored is always one attempt's, whole."""
     job = apply(tiny("tiny", run_name, steps=60, checkpoint={"memory": {"everySteps": 1}}))
-    job.wait_step(14)
     for attempt, slot in ((2, 1), (3, 0)):
-        job.signal_ranks(slot)
+        job.reach(15, slot, "SIGKILL")
         expected = {"attempt": attempt, "state": "Running"}
         job.wait(f"attempt {attempt} trains", lambda status: expected.items() <= status.items())  # noqa: B023
     job.wait_state("Complete")
@@ -149,7 +155,7 @@ def kill_all(kubectl: Command, namespace: str, pods: list[str]) -> None:
 
 def test_all_ranks_killed_at_once_cost_one_restart(apply: Apply, run_name: str, kubectl: Command) -> None:
     job = apply(tiny("tiny", run_name, steps=40))
-    job.wait_step(15)
+    job.hold(15)
     kill_all(kubectl, job.namespace, [job.pod_name(slot) for slot in (0, 1)])
     status = job.wait_state("Complete")
     assert status["attempt"] == 2 and status["restarts"]["total"] == 1

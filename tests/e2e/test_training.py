@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import S3, Apply, Operator
-from jobs import Run, TrainingJob, tiny, wait_until
+from jobs import Run, TrainingJob, tiny
 
 pytestmark = pytest.mark.e2e
 VOCABULARY = 1024
@@ -35,7 +35,7 @@ def test_a_killed_rank_goes_on_from_memory(
     uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str
 ) -> None:
     job = apply(tiny("tiny", run_name))
-    job.wait_step(25)
+    job.hold(25)
     before = job.uids()
     job.signal_ranks(1, "SIGKILL")
     job.wait("attempt 2", lambda status: status.get("attempt") == 2)
@@ -50,7 +50,8 @@ def test_a_killed_rank_goes_on_from_memory(
 
 def test_a_deleted_pod_is_replaced(uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str) -> None:
     job = apply(tiny("tiny", run_name))
-    job.wait("a checkpoint in S3", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 10)
+    job.hold(12)
+    job.wait_committed(10)
     before = job.uids()
     job.delete_pod(1)
     job.wait("attempt 2", lambda status: status.get("attempt") == 2)
@@ -65,7 +66,8 @@ def test_all_pods_deleted_goes_on_from_s3(
     uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str, s3: S3
 ) -> None:
     job = apply(tiny("tiny", run_name))
-    job.wait("a checkpoint in S3", lambda status: status.get("lastCommitted", {}).get("step", 0) >= 20)
+    job.hold(22)
+    job.wait_committed(20)
     for slot in (0, 1):
         job.delete_pod(slot, grace_seconds=0)
     status = job.wait_state("Complete")
@@ -80,11 +82,12 @@ def test_the_operator_deleted_twice_changes_nothing(
     uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str, operator: Operator
 ) -> None:
     job = apply(tiny("tiny", run_name))
-    job.wait_step(5)
+    job.hold(5)
     before = job.uids()
     for _ in range(2):
         operator.kill()
         operator.wait()
+    job.go_on()
     status = job.wait_state("Complete")
     assert job.uids() == before and status["attempt"] == 1 and status["restarts"]["total"] == 0
     assert_same(job, uninterrupted[0])
@@ -92,18 +95,14 @@ def test_the_operator_deleted_twice_changes_nothing(
 
 def test_suspend_and_resume(uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str, s3: S3) -> None:
     job = apply(tiny("tiny", run_name))
-    job.wait_step(12)
-    for slot in (0, 1):
-        job.keep_logs(job.pod_name(slot))
+    job.hold(12)
     job.patch({"runPolicy": {"suspend": True}})
-    wait_until("pods are told to stop", lambda: job.status().get("state") in ("Suspending", "Suspended"), 30)
-    for slot, pod in job.pods().items():
-        if slot == 0:
-            job.keep_logs(pod["metadata"]["name"])
+    job.wait_reason("Suspending")
+    job.go_on()
     status = job.wait_state("Suspended", 60)
     stopped_at = status["lastCommitted"]["step"]
     assert s3.manifests(run_name)[-1] == (stopped_at, 1), "a last checkpoint at the very step"
-    assert stopped_at >= 12 and job.pods() == {}
+    assert 12 <= stopped_at < 60 and job.pods() == {}
     job.patch({"training": {"steps": 61}, "runPolicy": {"suspend": False}})
     status = job.wait_state("Complete")
     assert status["attempt"] == 2 and status["restarts"]["total"] == 0
@@ -115,8 +114,7 @@ def test_without_watchdog_it_fails_and_says_why(apply: Apply, run_name: str) -> 
     body = tiny("tiny", run_name)
     body["metadata"]["labels"] = {}
     job = apply(body)
-    job.wait_step(3)
-    job.signal_ranks(0)
+    job.reach(3, signal="SIGKILL")
     status = job.wait_state("Failed", 30)
     assert status["reason"] == "WatchdogOff" and "ciuic.io/watchdog" in status["message"]
     assert status["attempt"] == 1
