@@ -3,14 +3,14 @@
 Every default is the tiny model that trains on two CPU cores; a real job states its own sizes.
 """
 
-import enum
 import hashlib
 import json
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field
 
 from .accumulation import Accumulation
+from .deepspeed_config import DeepSpeed, Precision
 from .guards import Guards
 from .learning_rate import LearningRate
 from .schema import Schema, bounded, cel, integer, rules
@@ -127,12 +127,6 @@ class Evaluation(Schema):
     """Batches per evaluation, each of microBatchSize samples on every rank."""
 
 
-class Precision(enum.StrEnum):
-    AUTO = "auto"
-    BF16 = "bf16"
-    FP32 = "fp32"
-
-
 class Training(Schema):
     """The built-in DeepSpeed ZeRO-3 trainer."""
 
@@ -150,8 +144,8 @@ class Training(Schema):
     """Micro-steps per optimizer step."""
     accumulation: Accumulation = Accumulation()
     precision: Precision = Precision.AUTO
-    """Of the forward and backward pass; auto: bf16 on an accelerator, fp32 on a CPU, where that is twice as fast.
-    Master weights and optimizer state are always fp32."""
+    """Of the forward and backward pass; auto: bf16 on an accelerator, fp32 on a CPU, where that is twice as fast. fp16 comes with
+    a loss scale that finds its own way. Master weights and optimizer state are always fp32."""
     learning_rate: LearningRate = LearningRate()
     weight_decay: Annotated[float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))] = (
         0.1
@@ -164,7 +158,23 @@ class Training(Schema):
     guards: Guards = Guards()
     seed: Annotated[int, integer("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
     """Of initialisation and data order."""
+    deterministic: bool = False
+    """The same bits at every run with the same ranks and devices, also on accelerators, where it costs some speed: fixed
+    algorithms in cuBLAS, cuDNN and NCCL, and no atomic additions. On a CPU it is always so."""
     evaluation: Evaluation = Evaluation()
+    deepspeed: DeepSpeed | None = None
+
+    def resolved(self) -> Self:
+        """With the fields that `deepspeed` replaces."""
+        if self.deepspeed is None:
+            return self
+        given = {
+            "micro_batch_size": self.deepspeed.train_micro_batch_size_per_gpu,
+            "gradient_accumulation": self.deepspeed.gradient_accumulation_steps,
+            "gradient_clipping": self.deepspeed.gradient_clipping,
+            "precision": self.deepspeed.precision(),
+        }
+        return self.model_copy(update={name: value for name, value in given.items() if value is not None})
 
     def contract(self, world_size: int) -> str:
         """Digest of what must be equal for a checkpoint to fit: model, data, order of samples and world size."""

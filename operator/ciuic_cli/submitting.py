@@ -87,7 +87,8 @@ def check(job: Json, file: str) -> list[str]:
 
 def training(job: Json) -> Training | None:
     """Of a job without mistakes; None for one with a command."""
-    return JobSpec.model_validate(job["spec"]).training
+    found = JobSpec.model_validate(job["spec"]).training
+    return found.resolved() if found is not None else None
 
 
 def _mistake(mistake: Mapping[str, Any]) -> str:

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from api_server import ApiServer
+from ciuic_api.deepspeed_config import REFUSED
 from ciuic_api.training import Training
+from deepspeed_blocks import FP8_BLOCK, FP16_BLOCK
 
+REFUSED_OBJECTS = REFUSED.keys() - {"train_batch_size", "communication_data_type"}
 Json = dict[str, Any]
 
 
@@ -59,6 +62,19 @@ def applied(api: ApiServer, training: Json) -> subprocess.CompletedProcess[str]:
             {"accumulation": {"stages": [{"fromStep": 0, "factor": 2}]}},
             "training.accumulation.stages[].fromStep must be from 1",
         ),
+        *(
+            ({"deepspeed": {key: {"type": "x"}}}, f"training.deepspeed.{key} is refused: ")
+            for key in sorted(REFUSED_OBJECTS)
+        ),
+        ({"deepspeed": {"train_batch_size": 32}}, "training.deepspeed.train_batch_size is refused: it follows from"),
+        ({"deepspeed": {"prescale_gradients": True}}, 'unknown field "spec.training.deepspeed.prescale_gradients"'),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "zero_optimization.stage must be 3"),
+        ({"deepspeed": {"zero_optimization": {"offload_param": {"device": "nvme"}}}}, 'values: "none", "cpu"'),
+        (
+            {"deepspeed": {"fp16": {"enabled": True}, "bf16": {"enabled": True}}},
+            "training.deepspeed.fp16.enabled and bf16.enabled must not both be true; disable one of the two",
+        ),
+        ({"deepspeed": {"fp8": {"enabled": True}}}, "training.deepspeed.fp8.enabled needs bf16.enabled"),
     ],
 )
 def test_it_is_refused_with_a_sentence(api: ApiServer, training: Json, sentence: str) -> None:
@@ -72,6 +88,8 @@ def test_it_is_refused_with_a_sentence(api: ApiServer, training: Json, sentence:
         {},
         {"learningRate": {"adaptive": {}}},
         {"accumulation": {"mode": "ByStep"}},
+        {"deepspeed": FP8_BLOCK},
+        {"deepspeed": FP16_BLOCK},
         {"accumulation": {"mode": "ByStep", "stages": [{"fromStep": 8, "factor": 2.5}], "rateScaling": "Linear"}},
         {"learningRate": {"curve": "Annealing", "warmup": "LayerWise", "adaptive": {"floor": 0.5}}},
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 POISONED_MODULE = "model.layers.1.mlp"
+DRIFTING_BUFFER = "model.layers.1.mlp.gate.e_score_correction_bias"
 POISONED_PARAMETER = "model.layers.1.self_attn.o_proj.weight"
 
 
@@ -17,13 +18,13 @@ def poison_sample(folder: Path, sample: int) -> None:
     loop = _module("loop")
     build = loop.build_engine
 
-    def build_engine(training: Any, device: Any) -> Any:
+    def build_engine(training: Any, *arguments: Any) -> Any:
         import torch
 
         manifest = read_manifest(folder)
         row = TokenSplit(folder, manifest, Split.TRAIN, training.sequence_length)[sample]
         wanted = torch.tensor(row[:-1].astype("int64"))
-        engine = build(training, device)
+        engine = build(training, *arguments)
         used = {"now": False}
 
         def see(_module: Any, _args: Any, kwargs: Any) -> None:
@@ -68,11 +69,11 @@ def print_clipped_norms() -> None:
     loop = _module("loop")
     build = loop.build_engine
 
-    def build_engine(training: Any, device: Any) -> Any:
+    def build_engine(training: Any, *arguments: Any) -> Any:
         import torch
         import torch.distributed
 
-        engine = build(training, device)
+        engine = build(training, *arguments)
         optimizer, squares = engine.optimizer, []
         clip, flats = optimizer.unscale_and_clip_grads, optimizer.fp32_partitioned_groups_flat
 
@@ -132,6 +133,13 @@ def _weight(stepper: Any) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def _buffer(stepper: Any) -> Iterator[None]:
+    if stepper.env.rank == 1:
+        stepper.engine.module.get_buffer(DRIFTING_BUFFER)[0] += 1e-3
+    yield
+
+
 def _poison_weight(engine: Any, rank: int) -> None:
     if rank == 1:
         engine.optimizer.fp32_partitioned_groups_flat[0].data[0] = float("nan")
@@ -144,4 +152,5 @@ _FAULTS: dict[str, Any] = {
     "large gradient": lambda stepper: _gradient(stepper, 1e4, rank=None),
     "loss": _loss,
     "weight": _weight,
+    "buffer": _buffer,
 }

@@ -63,6 +63,11 @@ def test_what_has_become_usual_is_no_spike_any_more() -> None:
     assert verdicts[0] is Verdict.LOSS_SPIKE and set(verdicts[2:]) == {Verdict.GOOD}
 
 
+def test_an_overflow_of_fp16_leaves_no_trace() -> None:
+    assert after(CONFIG, USUAL, 9, Verdict.OVERFLOW, 2.0, math.inf, ()) == USUAL
+    assert not Verdict.OVERFLOW.bad and Verdict.LOSS_SPIKE.bad
+
+
 def test_what_is_not_finite_is_not_remembered() -> None:
     assert after(CONFIG, USUAL, 9, Verdict.LOSS_NOT_FINITE, math.nan, math.nan, ()).losses == USUAL.losses
     assert after(CONFIG, USUAL, 9, Verdict.GOOD, 3.0, 1.5, ()).losses == (*USUAL.losses[1:], 3.0)

@@ -81,7 +81,7 @@ def read_training(env: RankEnv, arguments: Sequence[str]) -> Training:
     if path is None:
         raise ConfigurationError("no configuration: name a file with a spec.training as JSON")
     try:
-        return Training.model_validate_json(path.read_bytes())
+        return Training.model_validate_json(path.read_bytes()).resolved()
     except (OSError, pydantic.ValidationError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
 

@@ -11,11 +11,13 @@ import torch
 import torch.distributed
 
 from ciuic_api.lineage import CheckpointId
+from ciuic_api.training import Training
 from ciuic_trainer.shared.memory_tier import MemoryTier, Reservation
 from ciuic_trainer.shared.messages import CheckpointWritten, Record, Sender
 from ciuic_trainer.shared.rank_env import RankEnv
 from ciuic_trainer.shared.shard_format import ShardIdentity, layout, parse
 
+from .agreement import require
 from .device import Device
 from .errors import NonFiniteError, RestoreError
 from .log import Log
@@ -25,7 +27,17 @@ _POLL_SECONDS = 0.05
 
 
 class Checkpoints:
-    def __init__(self, env: RankEnv, engine: Any, device: Device, facts: dict[str, Any], sender: Sender, log: Log):
+    def __init__(
+        self,
+        env: RankEnv,
+        training: Training,
+        engine: Any,
+        device: Device,
+        facts: dict[str, Any],
+        sender: Sender,
+        log: Log,
+    ) -> None:
+        self._training = training
         self._env = env
         self._engine = engine
         self._device = device
@@ -63,6 +75,7 @@ class Checkpoints:
             raise NonFiniteError(
                 f"step {train.step}: parameters or moments are not finite; no checkpoint is made of them"
             )
+        require(self._engine, train, self._training, self._device)
         started = time.monotonic()
         cadence = self._env.checkpoint_every_steps
         persist = cadence > 0 and (final or train.step % cadence == 0)

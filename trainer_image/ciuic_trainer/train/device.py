@@ -40,6 +40,11 @@ class Device:
         """In hardware: on a CPU bf16 works but is slower than fp32."""
         return not self.is_cpu
 
+    @property
+    def has_fp16(self) -> bool:
+        """Every accelerator has; a CPU may."""
+        return not self.is_cpu or bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
 
 def vendor_of(env: RankEnv) -> Vendor:
     if env.accelerator not in VENDORS:
@@ -47,12 +52,18 @@ def vendor_of(env: RankEnv) -> Vendor:
     return VENDORS[env.accelerator]
 
 
-def open_device(env: RankEnv) -> Device:
-    """This rank's device, with deterministic arithmetic where it costs little (CPU)."""
+DETERMINISTIC_ENV = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring", "HCCL_DETERMINISTIC": "true"}
+"""What the libraries of the vendors read when they are first used. A value that is there already stays."""
+
+
+def open_device(env: RankEnv, *, deterministic: bool) -> Device:
+    """This rank's device. Arithmetic is always deterministic where that costs little (CPU)."""
     vendor = vendor_of(env)
     os.environ["DS_ACCELERATOR"] = vendor.device  # DeepSpeed guesses otherwise, and warns
     if vendor.plugin is not None:
         importlib.import_module(vendor.plugin)
+    if deterministic or vendor.device == "cpu":
+        make_deterministic()
     module = torch.get_device_module(vendor.device)
     if not module.is_available():
         raise ConfigurationError(f"accelerator {env.accelerator!r}: this pod has no {vendor.device} device")
@@ -60,11 +71,18 @@ def open_device(env: RankEnv) -> Device:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // env.local_world_size)))
     if vendor.device == "cpu":
         os.environ.setdefault("LOCAL_SIZE", str(env.local_world_size))  # DeepSpeed would start numactl every step
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         return Device(torch.device("cpu"), module, vendor.backend)
     module.set_device(env.local_rank)
     return Device(torch.device(vendor.device, env.local_rank), module, vendor.backend)
+
+
+def make_deterministic() -> None:
+    """The same bits from the same input. An operator that has no such form ends the attempt with its name."""
+    for name, value in DETERMINISTIC_ENV.items():
+        os.environ.setdefault(name, value)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
 
 
 def join(env: RankEnv, device: Device) -> None:

@@ -8,7 +8,8 @@ import deepspeed.ops
 import torch
 from deepspeed.runtime import compiler
 
-from ciuic_api.training import Precision, Training
+from ciuic_api.deepspeed_config import Fp16, OffloadDevice
+from ciuic_api.training import Training
 
 from .device import Device
 from .groups import parameter_groups
@@ -27,26 +28,19 @@ BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 
 
-def precision_of(training: Training, device: Device) -> torch.dtype:
-    """Type of weights and activations in forward and backward pass."""
-    match training.precision:
-        case Precision.BF16:
-            return torch.bfloat16
-        case Precision.FP32:
-            return torch.float32
-        case Precision.AUTO:
-            return torch.bfloat16 if device.has_bf16 else torch.float32
-
-
 def settings(training: Training, dtype: torch.dtype, device: Device) -> dict[str, Any]:
     """The ds_config. Accumulation and learning rate are ours: DeepSpeed's own counters and schedulers stay unused."""
     bucket = min(_BUCKET_ELEMENTS, training.model.parameters())
+    given = training.deepspeed.passed_through() if training.deepspeed else {}
     return {
+        **given,
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
         "managed_gradient_accumulation": False,
         "gradient_clipping": training.gradient_clipping,
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # its kernels are compiled on the machine; torch has fused ones
         "bf16": {"enabled": dtype == torch.bfloat16},
+        "fp16": _fp16(training) | {"enabled": dtype == torch.float16},
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": {
             "stage": 3,
@@ -56,14 +50,20 @@ def settings(training: Training, dtype: torch.dtype, device: Device) -> dict[str
             "stage3_param_persistence_threshold": 0,  # no parameter is replicated: one rule for all of them
             "memory_efficient_linear": False,  # recomputation by layer already drops the gathered weights
             "leaf_module": {"classes": ["DeepseekV3DecoderLayer"]},  # gathered as one, as it is recomputed as one
+            **given.get("zero_optimization", {}),
         },
     }
 
 
-def build_engine(training: Training, device: Device) -> Any:
+def _fp16(training: Training) -> dict[str, Any]:
+    """The loss scale: what is given, or DeepSpeed's defaults."""
+    given = training.deepspeed.fp16 if training.deepspeed else None
+    return (given or Fp16()).model_dump(mode="json")
+
+
+def build_engine(training: Training, device: Device, dtype: torch.dtype) -> Any:
     """A fresh, initialised and checked engine. All ranks call it together."""
     preload()
-    dtype = precision_of(training, device)
     config = settings(training, dtype, device)
     model_config = transformers_config(training.model, training.sequence_length)
     model_config._experts_implementation = choose_expert_path(model_config, device.torch, dtype)
@@ -95,7 +95,11 @@ def preload() -> None:
 
 
 def _optimizer(model: Any, training: Training) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameter_groups(model, training), lr=0.0, betas=BETAS, eps=EPSILON)
+    """With optimizer offload it updates on the host, where only the fused kernels are fast."""
+    zero = training.deepspeed.zero_optimization if training.deepspeed else None
+    offloads = bool(zero and zero.offload_optimizer and zero.offload_optimizer.device is OffloadDevice.CPU)
+    groups = parameter_groups(model, training)
+    return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON, fused=offloads or None)
 
 
 def _create_moments(optimizer: Any) -> None:

@@ -15,3 +15,7 @@ class RestoreError(TrainerError):
 
 class NonFiniteError(TrainerError):
     """Loss or gradient was not finite too many steps in a row."""
+
+
+class DisagreementError(TrainerError):
+    """Ranks hold different values of something that they must hold alike."""

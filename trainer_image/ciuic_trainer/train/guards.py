@@ -34,10 +34,16 @@ class Verdict(enum.StrEnum):
     GRADIENT_NOT_FINITE = "GradientNotFinite"
     LOSS_SPIKE = "LossSpike"
     GRADIENT_SPIKE = "GradientSpike"
+    OVERFLOW = "Overflow"
+    """Of fp16 under a loss scale that was too high. Skipped, and the scale lowered: how the scale finds its way."""
 
     @property
     def finite(self) -> bool:
         return self not in (Verdict.LOSS_NOT_FINITE, Verdict.GRADIENT_NOT_FINITE)
+
+    @property
+    def bad(self) -> bool:
+        return self not in (Verdict.GOOD, Verdict.OVERFLOW)
 
 
 class GuardState(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,8 @@ def after(
     bad_samples: Collection[int],
 ) -> GuardState:
     """`step` is done or skipped."""
+    if verdict is Verdict.OVERFLOW:
+        return state
     changes: dict[str, object] = {}
     if not bad_samples:
         changes["not_finite_in_a_row"] = 0 if verdict.finite else state.not_finite_in_a_row + 1
@@ -86,7 +94,7 @@ def after(
         changes["norms"] = (*state.norms, norm)[-config.spike_window_steps :]
     if bad_samples:
         changes["blacklist"] = tuple(sorted({*state.blacklist, *bad_samples}))
-    elif verdict is not Verdict.GOOD:
+    elif verdict.bad:
         repeated = state.last_bad_step is not None and step - state.last_bad_step <= RECENT_STEPS
         changes["last_bad_step"] = step
         if repeated and state.rate_factor > LOWEST:

@@ -2,7 +2,7 @@
 
 Rank 0 writes its JSON lines to stdout too, unless CIUIC_JSON_LOG is 0 (by hand: only when it is 1). With
 CIUIC_JSON_LOG_DIR every rank writes its own to a file in that folder, `rank-00000.jsonl`. Each line has `kind`, `time`
-(Unix seconds), `attempt` and `rank`; the kinds are start, restore, step, annealed, guard, guard-rate, eval, checkpoint,
+(Unix seconds), `attempt` and `rank`; the kinds are start, remark, restore, step, annealed, guard, guard-rate, eval, checkpoint,
 checkpoint-skipped and end. A step has exactly one line of its kind per attempt. Losses are fp32 and written with 9 digits,
 which is all of them: equal text means equal bits. What is not finite is a string, "nan" or "inf".
 """

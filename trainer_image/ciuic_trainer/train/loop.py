@@ -14,20 +14,22 @@ from pathlib import Path
 
 from ciuic_api.accumulation import micro_steps, rate_factor
 from ciuic_api.training import Training
-from ciuic_trainer.shared.messages import Sender
+from ciuic_trainer.shared.messages import Record, Sender
 from ciuic_trainer.shared.progress import Phase, ProgressWriter
 from ciuic_trainer.shared.rank_env import RankEnv
 
+from .agreement import require, whole_digest
 from .annealing import observe
 from .checkpoint import Checkpoints
 from .data import SampleOrder, Split, TokenSplit, read_manifest
 from .device import join, open_device, seed_everything
-from .engine import build_engine, precision_of
+from .engine import build_engine
 from .errors import ConfigurationError
 from .evaluate import Evaluation
 from .groups import set_rates
 from .log import Log, exact
 from .norm_gate import NormGate
+from .precision import choose
 from .router_bias import RouterBalance
 from .state import TrainState
 from .step import Stepper, StepResult
@@ -43,7 +45,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
 
     # -- device, data, engine -----------------------------------------------------------------------------------------
 
-    device = open_device(env)
+    device = open_device(env, deterministic=training.deterministic)
     folder = Path(training.data.path)
     manifest = read_manifest(folder)
     if manifest.vocabulary_size > training.model.vocabulary_size:
@@ -55,7 +57,8 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     held_out = TokenSplit(folder, manifest, Split.HELD_OUT, training.sequence_length)
     order = SampleOrder(len(samples), training.seed)
     join(env, device)
-    engine = build_engine(training, device)
+    precision = choose(training, device)
+    engine = build_engine(training, device, precision.dtype)
     balance = RouterBalance(engine.module, training.model.bias_update_rate, device.torch)
     gate = NormGate(engine, device.torch)
     stepper = Stepper(engine, gate, balance, samples, training, env, device, progress, stop_requested)
@@ -64,7 +67,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     )
     facts = {"contract": env.contract or training.contract(env.world_size), "data": manifest.digest()}
     watch = Watch(stepper, sender, log)
-    checkpoints = Checkpoints(env, engine, device, facts, sender, log)
+    checkpoints = Checkpoints(env, training, engine, device, facts, sender, log)
 
     # -- restore ------------------------------------------------------------------------------------------------------
 
@@ -74,6 +77,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
         with progress.within(Phase.RESTORE):
             state = checkpoints.restore(env.restore)
             progress.restored(state.step)
+    require(engine, state, training, device)
     log.record(
         "start",
         step=state.step,
@@ -81,15 +85,21 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
         restored=str(env.restore) if env.restore else None,
         world_size=env.world_size,
         parameters=training.model.parameters(),
-        precision=str(precision_of(training, device)).removeprefix("torch."),
+        precision=str(precision.dtype).removeprefix("torch."),
         experts=engine.module.config._experts_implementation,
         data=facts["data"],
+        parameters_digest=whole_digest(engine, device),
         seconds=round(time.monotonic() - started, 3),
     )
     log.say(
         f"attempt {env.attempt}: {training.model.parameters():,} parameters on {env.world_size} {env.accelerator} ranks"
         + (f", continues after step {state.step} ({env.restore})" if env.restore else ", starts at step 0")
     )
+
+    for remark in precision.remarks:
+        sender.send(Record(env.rank, "PrecisionUnavailable", remark))
+        log.record("remark", reason="PrecisionUnavailable", message=remark)
+        log.say(remark)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

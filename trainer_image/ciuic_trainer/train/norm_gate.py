@@ -34,7 +34,10 @@ class NormGate:
     def step(self, judge: Callable[[float], Verdict]) -> None:
         """engine.step(), applied only where the judge finds the norm good."""
         self._judge = judge
+        self.verdict, self.norm, self.bad_gradient = Verdict.OVERFLOW, math.inf, None
         self._engine.step()
+        if self.verdict is Verdict.OVERFLOW and (verdict := judge(1.0)) is Verdict.LOSS_NOT_FINITE:
+            self.verdict = verdict
         applied = bool(self._engine.was_step_applied())
         if applied != (self.verdict is Verdict.GOOD):
             raise RuntimeError(f"DeepSpeed {'applied' if applied else 'skipped'} a step that is {self.verdict}")

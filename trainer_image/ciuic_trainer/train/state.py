@@ -89,12 +89,12 @@ def restore(shard: Shard, engine: Any, device: Device, facts: Mapping[str, Any])
     state = shard.state
     _require_equal(facts, state["facts"])
     optimizer = engine.optimizer
-    buffers = _buffers(engine)
-    expected = {*_partitioned_names(len(state["layout"])), *buffers, *_random_generators(device)[0]}
+    ours = buffers(engine)
+    expected = {*_partitioned_names(len(state["layout"])), *ours, *_random_generators(device)[0]}
     if missing := sorted(expected ^ shard.specs.keys()):
         raise RestoreError(f"the checkpoint and this trainer do not agree on {', '.join(missing[:5])}")
     _restore_partitions(shard, engine)
-    for name, buffer in buffers.items():
+    for name, buffer in ours.items():
         buffer.data.copy_(_from_bytes(shard.data(name), buffer.dtype).reshape(buffer.shape))
     for number in range(len(optimizer.fp32_partitioned_groups_flat)):
         optimizer._reassign_or_swap_out_partitioned_parameters(number)  # fp32 masters to the weights that compute
@@ -155,7 +155,7 @@ def _places(layout: list[list[Any]], world_size: int) -> Iterator[_Place]:
 
 
 def _tensors(engine: Any) -> dict[str, torch.Tensor]:
-    return {**_partitioned(engine), **_buffers(engine)}
+    return {**_partitioned(engine), **buffers(engine)}
 
 
 def _partitioned(engine: Any) -> dict[str, torch.Tensor]:
@@ -171,7 +171,7 @@ def _partitioned_names(groups: int) -> list[str]:
     return [f"{kind}.{number}" for kind in KINDS for number in range(groups)]
 
 
-def _buffers(engine: Any) -> dict[str, torch.Tensor]:
+def buffers(engine: Any) -> dict[str, torch.Tensor]:
     persistent = engine.module.state_dict(keep_vars=True).keys()
     return {f"buffer.{name}": buffer for name, buffer in engine.module.named_buffers() if name in persistent}
 
@@ -194,6 +194,10 @@ def _layout(engine: Any) -> list[list[Any]]:
         [[names[parameter.ds_id], list(parameter.ds_shape)] for parameter in group]
         for group in engine.optimizer.fp16_groups
     ]
+
+
+def parameters_digest(engine: Any) -> int:
+    return _digests(engine)["parameters"]
 
 
 def _digests(engine: Any) -> dict[str, int]:

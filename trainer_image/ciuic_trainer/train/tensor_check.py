@@ -24,14 +24,10 @@ def first_bad_weight(module: Any, device: torch.device) -> str | None:
 @torch.no_grad()
 def first_bad_gradient(optimizer: Any, module: Any, device: torch.device) -> str | None:
     """Between backward pass and update."""
-    bad = {
-        parameter.ds_id
-        for number, parameters in enumerate(optimizer.fp16_groups)
-        for parameter, gradient in zip(parameters, optimizer.averaged_gradients[number], strict=True)
-        if not bool(gradient.isfinite().all())
+    gradients = {
+        name: optimizer.get_local_fp32_grad_for_param(parameter) for name, parameter in module.named_parameters()
     }
-    names = [name for name, _ in module.named_parameters()]
-    return _first(names, [parameter.ds_id in bad for _, parameter in module.named_parameters()], device)
+    return _first(list(gradients), [not bool(gradient.isfinite().all()) for gradient in gradients.values()], device)
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ class Watch:
                 )
             bad_samples, where = self._cause(order, cursor, result)
         state = after(self._config, before, train.step, result.verdict, result.loss, result.gradient_norm, bad_samples)
-        if not result.applied:
+        if result.verdict.bad:
             self._say_skipped(train.step, result, where, bad_samples)
         if state.rate_factor != before.rate_factor:
             self._say_rate(train.step, before.rate_factor, state.rate_factor)
