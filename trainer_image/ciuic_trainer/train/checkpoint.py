@@ -71,12 +71,12 @@ class Checkpoints:
 
     def save(self, train: TrainState, *, final: bool) -> None:
         """`final`: nothing comes after it, so wait for a free buffer, and have it uploaded."""
+        started = time.monotonic()
         if not self._all(finite(self._engine)):
             raise NonFiniteError(
                 f"step {train.step}: parameters or moments are not finite; no checkpoint is made of them"
             )
         require(self._engine, train, self._training, self._device)
-        started = time.monotonic()
         cadence = self._env.checkpoint_every_steps
         persist = cadence > 0 and (final or train.step % cadence == 0)
         if persist and not final and not self._all(not self._tier.upload_pending()):
