@@ -5,16 +5,22 @@ Ranks of an attempt make a step when the ranks of that attempt run in every slot
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ciuic_api.lineage import Attempt, CheckpointId, fork_steps
+from msgspec.structs import replace
+from uploading import Uploading, within
+
+import builders
+from ciuic_api.lineage import CheckpointId, fork_steps
 from ciuic_api.protocol import (
     AGENT_RESTARTED,
     RANKS_REMAIN,
     AgentFailure,
     AgentState,
     Directive,
+    Owner,
     Preflight,
     RankState,
     Report,
@@ -29,14 +35,10 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
 STEP_SECONDS = 0.5
-MEMORY_EVERY, PERSIST_EVERY = 2, 6
-DELETION_CONFIRMATION_SECONDS = 5.0
-
-
-def within(checkpoint: CheckpointId, limits: dict[int, int | None]) -> bool:
-    """On the lineage whose fork steps these are."""
-    limit = limits.get(checkpoint.attempt, -1)
-    return limit is None or checkpoint.step <= limit
+MEMORY_COPIES = 3
+CHECK_SECONDS = 0.3
+LOOK_SECONDS = (0.05, 0.6)
+LOAD_SECONDS = (0.5, 1.5)
 
 
 @dataclass
@@ -59,7 +61,6 @@ class Actor:
     incarnation: int
     local: Local = field(default_factory=Local)
     directive: Directive | None = None
-    heard_at: float = -1e9
     ranks: Ranks | None = None
     leftovers: int = 0
     memory: set[CheckpointId] = field(default_factory=set)
@@ -74,26 +75,47 @@ class Actor:
     sequence: int = 0
     life: int = 0
     gone: bool = False
-    pending: set[CheckpointId] = field(default_factory=set)
-    committed: CheckpointId | None = None
+    copy_seconds: tuple[float, float] = (0.0, 0.3)
+    """How long a copy into memory takes. It may be cut short by a fault between one slot's and the next's."""
+    upload_seconds: tuple[float, float] = field(init=False)
+    uploading: Uploading = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.upload_seconds = self.cluster.upload_seconds
+        self.uploading = Uploading(self)
 
     def boot(self) -> None:
         """The agent's process starts, perhaps not for the first time in this pod."""
         self.life += 1
         self.local = supervisor.boot(self.started, self.cluster.clock.now)
-        self.directive, self.ranks, self.run, self.checked = None, None, None, False
-        self.restored, self.restore_failed, self.sequence = None, None, 0
-        life = self.life
-        self._later(0.3, life, self._check)
-        self._tick(life)
+        self.directive, self.ranks, self.run, self.claimed = None, None, None, 0
+        self.restored, self.restore_failed, self.restoring, self.sequence = None, None, None, 0
+        self.uploading.reboot()
+        self._check()
+        if self.slot == 0:
+            self.later(self.cluster.random.uniform(*LOOK_SECONDS), lambda: self._look(self.local.attempt))
+        self._tick(self.life)
+
+    @property
+    def boot_id(self) -> str:
+        return f"{self.uid}/{self.life}"
 
     def _check(self) -> None:
-        self.checked = True
+        """Preflight, and which memory copies are sound."""
+        self.checked = False
 
-    def _later(self, seconds: float, life: int, what: object) -> None:
+        def known() -> None:
+            self.checked = True
+
+        self.later(self.cluster.random.uniform(0.1, CHECK_SECONDS), known)
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """In this life of the agent, or never."""
+        life = self.life
+
         def call() -> None:
             if not self.gone and self.life == life:
-                what()  # type: ignore[operator]
+                what()
                 self.act()
 
         self.cluster.clock.after(seconds, call)
@@ -101,7 +123,7 @@ class Actor:
     def _tick(self, life: int) -> None:
         if self.gone or self.life != life:
             return
-        if self.slot == 0:
+        if self.slot == 0 and self.run is not None:
             self._look(self.local.attempt)
         self.act()
         self.send()
@@ -115,7 +137,9 @@ class Actor:
         if self.directive is None or directive.attempt >= self.directive.attempt:
             self.directive = directive
             if directive.attempt == self.local.attempt:
-                self.heard_at = self.cluster.clock.now
+                self.uploading.confirm(directive, self.cluster.clock.now)
+            if self.life > 1:
+                self.uploading.resume(directive, self.local.attempt)
         self.act()
 
     def act(self) -> None:
@@ -128,7 +152,7 @@ class Actor:
                 leftovers=self.leftovers,
                 restored=self.restored,
                 restore_failed=self.restore_failed is not None,
-                uploads_done=not self.pending,
+                uploads_done=self.uploading.done,
             )
             self.local, effects = supervisor.step(self.local, self.directive, facts, self.cluster.clock.now)
             for effect in effects:
@@ -145,14 +169,18 @@ class Actor:
                     self.ranks.alive, self.ranks.exit_code = False, -9
                 self.leftovers = 0
             case supervisor.Terminate():
-                self._later(0.4, self.life, self._stop_gracefully)
+                self.later(0.4, self._stop_gracefully)
             case supervisor.Adopt(attempt):
+                self.cluster.truth.check_adoption(self, attempt)
                 self.ranks, self.restored, self.restore_failed, self.restoring = None, None, None, None
+                self._check()
                 if self.slot == 0:
-                    self._look(attempt)
+                    self.later(self.cluster.random.uniform(*LOOK_SECONDS), lambda: self._look(attempt))
             case supervisor.Restore(directive):
+                self._release(directive)
                 self._restore(directive)
             case supervisor.Start(directive):
+                self._release(directive)
                 self._start(directive)
             case supervisor.Exit():
                 self.gone = True
@@ -164,36 +192,52 @@ class Actor:
             self._copy(ranks, persist=True)
             ranks.alive, ranks.exit_code = False, 75
 
+    def claim(self) -> bool:
+        """Slot 0: the run is ours, also before the first commit of an agent that could not write that down yet."""
+        directive = self.directive
+        if directive is None or not directive.claim:
+            return False
+        if self.claimed < directive.attempt:
+            mine = Owner(uid=builders.UID, cluster=builders.CLUSTER, attempt=directive.attempt)
+            if not self.cluster.store.claim(mine, directive.take_over):
+                return False
+            self.claimed = directive.attempt
+        return True
+
     def _look(self, attempt: int) -> None:
         """Slot 0: what the run holds, and whether it is ours."""
-        directive = self.directive
-        store = self.cluster.store
-        if directive is not None and directive.claim and directive.attempt == attempt > self.claimed:
-            import builders
-
-            if store.claim(builders.UID, builders.CLUSTER, attempt):
-                self.claimed = attempt
-        looked = store.look(attempt, self.claimed)
+        if attempt != self.local.attempt:
+            return
+        if self.directive is not None and self.directive.attempt == attempt:
+            self.claim()
         if self.local.state is not AgentState.RUNNING or self.run is None:
-            self.run = looked
+            self.run = self.cluster.store.look(attempt, self.claimed)
+
+    def outdate(self) -> None:
+        """A commit was made: what was seen of the run before it is of no use for a restore."""
+        if self.run is not None:
+            self.run = replace(self.run, scanned_attempt=0)
 
     # --- ranks
 
-    def _restore(self, directive: Directive) -> None:
-        wanted = directive.restore.checkpoint if directive.restore else None
-        assert wanted is not None
+    def _release(self, directive: Directive) -> None:
+        self.uploading.release(directive, self.cluster.clock.now)
         limits = fork_steps(directive.attempt, directive.lineage)
-        self.memory = {c for c in self.memory if within(c, limits)}
+        self.memory = {checkpoint for checkpoint in self.memory if within(checkpoint, limits)}
+
+    def _restore(self, directive: Directive) -> None:
+        assert directive.restore is not None
+        wanted = directive.restore.checkpoint
         if wanted in self.memory:
             self.restored = wanted
-            return
-        if self.restoring == wanted:
-            return
-        self.restoring = wanted
-        self._later(self.cluster.random.uniform(0.3, 2.0), self.life, lambda: self._restored_from_store(wanted))
+        elif self.restoring != wanted:
+            self.restoring = wanted
+            self.later(self.cluster.random.uniform(0.3, 2.0), lambda: self._restored_from_store(wanted))
 
     def _restored_from_store(self, wanted: CheckpointId) -> None:
         store = self.cluster.store
+        if self.restoring != wanted:
+            return  # another attempt came in between
         if not store.up:
             self.restoring = None  # tried again with the next step of the supervisor
         elif wanted in store.manifests and wanted not in self.cluster.corrupt:
@@ -203,11 +247,9 @@ class Actor:
             self.restore_failed = RestoreFailure(checkpoint=wanted, why="checksum")
 
     def _start(self, directive: Directive) -> None:
-        step = directive.restore.checkpoint.step if directive.restore else 0
-        if directive.restore is None:
-            self.memory.clear()
-        self.cluster.check_start(self, directive)
+        self.cluster.truth.check_start(self.cluster, self, directive)
         self.started = directive.attempt
+        step = directive.restore.checkpoint.step if directive.restore else 0
         self.ranks = ranks = Ranks(attempt=directive.attempt, step=step)
         self.leftovers = self.cluster.random.choice((0, 0, 1))
 
@@ -216,7 +258,7 @@ class Actor:
             if ranks.step >= self.cluster.steps:
                 ranks.alive, ranks.exit_code = False, 0  # restored at the end: nothing is left to do
 
-        self._later(self.cluster.random.uniform(0.5, 1.5), self.life, loaded)
+        self.later(self.cluster.random.uniform(*LOAD_SECONDS), loaded)
 
     def completed(self, step: int) -> None:
         """All ranks of the attempt made this step."""
@@ -224,63 +266,23 @@ class Actor:
         assert ranks is not None
         ranks.step = step
         last = step >= self.cluster.steps
-        if step % MEMORY_EVERY == 0 or last:
-            # A copy may be cut short by a fault between one slot's and the next's.
-            persist = step % PERSIST_EVERY == 0 or last
-            self._later(self.cluster.random.uniform(0, 0.3), self.life, lambda: self._copied(ranks, persist, last))
+        persist = step % self.cluster.persist_every == 0 or last
+        if persist or step % self.cluster.memory_every == 0:
+            self.later(self.cluster.random.uniform(*self.copy_seconds), lambda: self._copied(ranks, persist, last))
 
     def _copied(self, ranks: Ranks, persist: bool, last: bool) -> None:
         if ranks is self.ranks and ranks.alive:
             self._copy(ranks, persist)
             if last:
                 ranks.alive, ranks.exit_code = False, 0
+            self.cluster.copied(self)
 
     def _copy(self, ranks: Ranks, persist: bool) -> None:
         checkpoint = CheckpointId(ranks.step, ranks.attempt)
-        self.memory = {*sorted(self.memory)[-1:], checkpoint} if checkpoint not in self.memory else self.memory
+        if checkpoint not in self.memory:
+            self.memory = {*sorted(self.memory)[1 - MEMORY_COPIES :], checkpoint}
         if persist:
-            self.pending.add(checkpoint)
-            self._later(self.cluster.random.uniform(0.3, 2.5), self.life, lambda: self._upload(checkpoint))
-
-    def _upload(self, checkpoint: CheckpointId) -> None:
-        if not self.cluster.store.put_shard(checkpoint, self.slot):
-            self._later(1.0, self.life, lambda: self._upload(checkpoint))
-            return
-        if self.slot == 0:
-            self._commit(checkpoint)
-        else:
-            self.pending.discard(checkpoint)
-
-    def _commit(self, checkpoint: CheckpointId) -> None:
-        """Needs no operator. Given up when the attempt was left and the others' shards will not come."""
-        store = self.cluster.store
-        record = self._record(checkpoint.attempt)
-        if record is not None and store.commit(checkpoint, self.cluster.spec.nodes, record):
-            self.pending.discard(checkpoint)
-            self.committed = checkpoint
-            self._retain()
-        elif self.local.attempt != checkpoint.attempt:
-            self.pending.discard(checkpoint)
-        else:
-            self._later(0.7, self.life, lambda: self._commit(checkpoint))
-
-    def _record(self, attempt: int) -> Attempt | None:
-        lineage = self.directive.lineage if self.directive is not None else ()
-        return next((link for link in lineage if link.attempt == attempt), None)
-
-    def _retain(self) -> None:
-        store, directive = self.cluster.store, self.directive
-        confirmed = self.cluster.clock.now - self.heard_at < DELETION_CONFIRMATION_SECONDS
-        if directive is None or not confirmed or directive.attempt != self.local.attempt or not store.up:
-            return
-        self.cluster.check_deleter(self)
-        named = {a.restored for a in store.attempts.values()}
-        limits = fork_steps(self.local.attempt, tuple(store.attempts.values()))
-        mine = sorted(c for c in store.manifests if within(c, limits))
-        for checkpoint in mine[:-3]:
-            if checkpoint not in named:
-                store.manifests.discard(checkpoint)
-                store.shards.pop(checkpoint, None)
+            self.uploading.add(checkpoint)
 
     # --- what happens to it
 
@@ -291,12 +293,10 @@ class Actor:
         self.act()
         return True
 
-    def restart_container(self) -> bool:
+    def restart_container(self) -> None:
         """Out of memory: agent and ranks die, the memory tier stays."""
-        hurt = self.ranks is not None and self.ranks.alive
-        self.leftovers, self.pending = 0, set()
+        self.leftovers = 0
         self.boot()
-        return hurt
 
     def terminate(self) -> None:
         if not self.gone:
@@ -308,15 +308,19 @@ class Actor:
         if self.ranks is not None:
             self.ranks.alive = False
 
+    # --- what it says
+
     def send(self) -> None:
         self.sequence += 1
+        if self.uid in self.cluster.unreachable:
+            return
         ranks: tuple[RankState, ...] = ()
         if self.ranks is not None:
             ranks = (RankState(rank=self.slot, phase="step", step=self.ranks.step, exit_code=self.ranks.exit_code),)
         self.cluster.report(
             self.uid,
             Report(
-                boot=f"{self.uid}/{self.life}",
+                boot=self.boot_id,
                 sequence=self.sequence,
                 incarnation=self.incarnation,
                 attempt=self.local.attempt,
@@ -328,8 +332,8 @@ class Actor:
                 restore_failed=self.restore_failed,
                 preflight=Preflight() if self.checked else None,
                 rendezvous=f"{self.uid}:{29500 + self.local.attempt}",
-                upload=UploadState(committed=self.committed),
-                uploads_done=not self.pending,
+                upload=UploadState(committed=self.uploading.committed),
+                uploads_done=self.uploading.done,
             ),
         )
 
@@ -339,6 +343,3 @@ class Actor:
         if self.local.state is AgentState.EXITED and self.ranks is None:
             return AgentFailure(reason=AGENT_RESTARTED, message="the container restarted")
         return None
-
-
-__all__ = ["STEP_SECONDS", "Actor", "replace"]

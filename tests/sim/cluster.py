@@ -9,20 +9,15 @@ from typing import Any
 from actor import STEP_SECONDS, Actor
 from clock import EPOCH, Clock
 from store import Store
+from truth import Truth, Violation, identity
 
 import builders
 from ciuic_api.job import JobSpec
-from ciuic_api.jobstatus import TERMINAL, JobStatus
-from ciuic_api.lineage import CheckpointId, on_lineage
+from ciuic_api.jobstatus import JobStatus
+from ciuic_api.lineage import CheckpointId
 from ciuic_api.protocol import Directive, Report
 from ciuic_operator import planner
 from ciuic_operator.model import Agent, CreatePod, DeletePod, Job, Plan, Pod, World
-
-CLUSTER = builders.CLUSTER
-
-
-class Violation(AssertionError):
-    """An invariant of the design does not hold; the message tells what happened before."""
 
 
 @dataclass
@@ -58,8 +53,15 @@ class Cluster:
     version: int = 0
     pods: dict[str, Pod] = field(default_factory=dict)
     actors: dict[str, Actor] = field(default_factory=dict)
+    unreachable: dict[str, Actor] = field(default_factory=dict)
+    """In pods that Kubernetes gave up: nobody hears them and they hear nobody, but the store and each other they reach."""
+    truth: Truth = field(default_factory=Truth)
     operator: Operator | None = None
     watch_lag_seconds: float = 0.2
+    memory_every: int = 2
+    persist_every: int = 6
+    """Steps between copies into memory, and between those of them that are uploaded."""
+    upload_seconds: tuple[float, float] = (0.3, 2.5)
     crash_next: str | None = None
     """after-persist | after-act: the operator's next pass with an urgent plan ends there."""
     names: set[str] = field(default_factory=set)
@@ -67,12 +69,23 @@ class Cluster:
     """Injected faults that may cost a restart."""
     corrupt: set[CheckpointId] = field(default_factory=set)
     """Checkpoints in the store whose shards fail their checksum."""
+    deleted: list[tuple[str, CheckpointId]] = field(default_factory=list)
+    """By retention, and in which pod."""
+    crash_in_copy: bool = False
+    """When the next slot has copied a step, the rank of one that has not is killed."""
+    reasons: set[str] = field(default_factory=set)
+    """All that the status has given."""
     story: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.start_operator()
         self._collectives()
+
+    def hold_an_earlier_run(self, steps: tuple[int, ...]) -> None:
+        """Attempt 1 of a job object that is gone wrote checkpoints of these steps."""
+        self.store.hold_an_earlier_job(steps, self.spec.nodes)
+        self.truth.released.append((1, None))
 
     @property
     def steps(self) -> int:
@@ -82,7 +95,7 @@ class Cluster:
     def _collectives(self) -> None:
         """One step for the attempt whose ranks stand ready in every slot; a missing one holds all."""
         groups: dict[int, dict[int, Actor]] = {}
-        for actor in list(self.actors.values()):
+        for actor in (*self.actors.values(), *self.unreachable.values()):
             ranks = actor.ranks
             if not actor.gone and ranks is not None and ranks.alive and ranks.ready:
                 groups.setdefault(ranks.attempt, {})[actor.slot] = actor
@@ -128,14 +141,20 @@ class Cluster:
             watchdog=True,
         )
         return World(
-            now=self.clock.datetime, job=job, pods=tuple(operator.pods.values()), agents=agents, cluster=CLUSTER
+            now=self.clock.datetime,
+            job=job,
+            pods=tuple(operator.pods.values()),
+            agents=agents,
+            cluster=builders.CLUSTER,
+            owner_alive=False,  # an earlier job's object is gone
         )
 
     def reconcile(self, operator: Operator) -> None:
         """Observe, plan, persist, act, tell: as `reconcile` and `execute` do it."""
-        plan = planner.plan(self.world(operator))
+        world = self.world(operator)
+        plan = planner.plan(world)
         if plan.status != self.status:
-            self.persist(plan)
+            self.persist(world, plan)
             if plan.urgent and self.crash_next == "after-persist":
                 self.crash_next = None
                 self.stop_operator()
@@ -156,65 +175,18 @@ class Cluster:
                 operator.directives[uid] = directive
                 self.tell(uid, directive)
 
-    def persist(self, plan: Plan) -> None:
+    def persist(self, world: World, plan: Plan) -> None:
+        self.truth.check(self, world, plan)
         before, after = self.status, plan.status
-        if after.attempt < before.attempt or after.next_incarnation < before.next_incarnation:
-            raise Violation(f"a number went back: {before.attempt}->{after.attempt}")
-        if before.state in TERMINAL and after.state is not before.state:
-            raise Violation(f"{before.state} is not the end: {after.state}")
         if after.attempt > before.attempt:
             self.note(f"attempt {after.attempt}: {plan.reason} {plan.message}")
-            if before.released and before.attempt > 0 and after.restarts.total > self.faults:
-                raise Violation(f"{after.restarts.total} restarts for {self.faults} faults: {plan.message}")
         if after.released and not before.released:
-            self.check_release(plan)
+            self.note(f"attempt {after.attempt} starts from {identity(after.restored)}")
         if after.state is not before.state:
             self.note(f"{after.state}: {plan.message}")
+        if after.reason != before.reason:
+            self.reasons.add(after.reason)
         self.status, self.version = after, self.version + 1
-
-    def check_release(self, plan: Plan) -> None:
-        """What the attempt starts from is whole, of one identity, and not older than anything that was committed."""
-        status = plan.status
-        self.note(f"attempt {status.attempt} starts from {status.restored}")
-        known = tuple(self.store.attempts.values())
-        parent = self.status.parent
-        committed = on_lineage(self.store.manifests - self.corrupt, parent, known) if parent is not None else []
-        if status.restored is None:
-            if self.status.last_committed is not None or committed:
-                raise Violation(f"started at step 0 although {committed} was committed")
-            return
-        chosen = CheckpointId(status.restored.step, status.restored.attempt)
-        if committed and chosen.step < committed[0].step and self.store.up:
-            raise Violation(f"restored {chosen} although {committed[0]} was committed")
-        for uid, directive in plan.directives.items():
-            if directive.restore is None:
-                raise Violation(f"a directive without restore: {directive}")
-            actor = self.actors[uid]
-            held = chosen in actor.memory
-            if directive.restore.tier == "memory" and not held and chosen not in self.store.manifests:
-                raise Violation(f"{chosen} is not in the memory of {self.pods[uid].name}")
-
-    def check_start(self, actor: Actor, directive: Directive) -> None:
-        """Reachable pods run one attempt; each starts an attempt once; what it starts from it has."""
-        wanted = directive.restore.checkpoint if directive.restore else None
-        if actor.started >= directive.attempt:
-            raise Violation(f"attempt {directive.attempt} is started twice in {actor.uid}")
-        if wanted is not None and wanted not in actor.memory:
-            raise Violation(f"{actor.uid} starts from {wanted}, which it does not have")
-        if not self.status.released or self.status.attempt != directive.attempt:
-            raise Violation(f"{actor.uid} starts attempt {directive.attempt}, which is not persisted as released")
-        restored = self.status.restored
-        if (None if restored is None else CheckpointId(restored.step, restored.attempt)) != wanted:
-            raise Violation(f"{actor.uid} starts from {wanted}, the job from {restored}")
-        for uid, other in self.actors.items():
-            reachable = uid not in self.network.cut and not self.pods[uid].deleting and not other.gone
-            if reachable and other.ranks is not None and other.ranks.alive and other.ranks.attempt < directive.attempt:
-                raise Violation(f"{uid} still runs attempt {other.ranks.attempt} when {directive.attempt} starts")
-
-    def check_deleter(self, actor: Actor) -> None:
-        """Only the attempt that the operator confirmed a moment ago deletes checkpoints."""
-        if actor.uid in self.network.cut and self.clock.now - actor.heard_at >= 5.0:
-            raise Violation(f"{actor.uid} deletes while it is cut off")
 
     # --- pods -------------------------------------------------------------------------------------------------
 
@@ -253,6 +225,28 @@ class Cluster:
             self.random.uniform(0.2, 5.0) if grace_seconds is None else grace_seconds, lambda: self._gone(uid)
         )
 
+    def lose_pod(self, uid: str) -> None:
+        """Its node is unreachable: Kubernetes gives the pod up, and its processes live on."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.deleting:
+            return
+        actor = self.actors.pop(uid, None)
+        if actor is not None:
+            self.unreachable[uid] = actor
+        self.change_pod(replace(pod, deleting=True))
+        self.clock.after(self.random.uniform(0.2, 30.0), lambda: self._gone(uid))
+
+    def copied(self, actor: Actor) -> None:
+        """A slot has copied a step into its memory."""
+        if not self.crash_in_copy:
+            return
+        mine = max(actor.memory)
+        late = [other for other in self.actors.values() if other.uid != actor.uid and mine not in other.memory]
+        if late and self.random.choice(late).kill_rank():
+            self.crash_in_copy = False
+            self.faults += 1
+            self.note(f"a rank is killed after {actor.uid} copied {mine}, with {len(late)} slots left to copy it")
+
     def agent_exits(self, uid: str) -> None:
         """With code 0: the pod is done, unless it is being deleted anyway."""
         pod = self.pods.get(uid)
@@ -288,13 +282,15 @@ class Cluster:
         """From an agent to the operator, and the directive back as the reply."""
 
         def arrive() -> None:
-            operator = self.operator
-            if operator is None or uid in self.network.cut:
+            operator, actor = self.operator, self.actors.get(uid)
+            if operator is None or uid in self.network.cut or actor is None:
                 return
+            if report.boot != actor.boot_id:
+                return  # a connection ends with its process
             known = operator.reports.get(uid)
+            if known is not None and known[0].boot == report.boot and known[0].sequence > report.sequence:
+                return
             if known is None or (known[0].boot, known[0].sequence) != (report.boot, report.sequence):
-                if known is not None and known[0].boot == report.boot and known[0].sequence > report.sequence:
-                    return
                 operator.reports[uid] = (report, self.clock.now)
             directive = operator.directives.get(uid)
             if directive is not None:

@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ciuic_api.agent_config import AgentConfig
 from ciuic_api.lineage import Attempt, CheckpointId
 from ciuic_api.protocol import Directive, Owner, RunState, StoreState
@@ -52,7 +54,21 @@ class RunWatch:
         self._problem = problem
         self.directive: Directive | None = None
         """The newest that was heard of the attempt that was adopted; set by the loop."""
-        self.seen: RunState | None = None
+        self._seen: RunState | None = None
+        self._seen_commits = self._commits = 0
+        """How many commits had been made when `_seen` was begun, and how many there are."""
+
+    @property
+    def seen(self) -> RunState | None:
+        """As of the newest look. One that began before a commit tells nobody what a restore can use."""
+        seen = self._seen
+        if seen is None or self._seen_commits == self._commits:
+            return seen
+        return msgspec.structs.replace(seen, scanned_attempt=0)
+
+    def outdate(self) -> None:
+        """This agent has committed a checkpoint. Called before anybody else can know."""
+        self._commits += 1
 
     # --- whose run it is ------------------------------------------------------------------------------------------
 
@@ -71,6 +87,10 @@ class RunWatch:
             self._claimed = directive.attempt
             return True
 
+    def owns(self, attempt: int) -> bool:
+        """Whether OWNER.json still names this attempt: its successor claims the run before it looks what is there."""
+        return self._store is not None and self._store.owner()[0] == self._owner(attempt)
+
     def _owner(self, attempt: int) -> Owner:
         config = self._config
         return Owner(
@@ -81,6 +101,7 @@ class RunWatch:
 
     def look(self, attempt: int) -> None:
         """Sets `seen`. The claim comes first, so that what is told of the owner is what was written."""
+        commits = self._commits
         try:
             seen = self._look(attempt)
         except Unreachable as error:
@@ -90,9 +111,9 @@ class RunWatch:
         except Exception as error:  # noqa: BLE001 - a mistake of ours must be seen on the job, not end the looking
             self._say("".join(traceback.format_exception(error)))
             seen = RunState(store=StoreState.REFUSED, message=f"internal error: {error!r}", scanned_attempt=attempt)
-        if self.seen is None or (seen.store, seen.message) != (self.seen.store, self.seen.message):
+        if self._seen is None or (seen.store, seen.message) != (self._seen.store, self._seen.message):
             self._say(f"the store is {seen.store}{': ' if seen.message else ''}{seen.message}")
-        self.seen = seen
+        self._seen, self._seen_commits = seen, commits
 
     def _look(self, attempt: int) -> RunState:
         store = self._store

@@ -97,6 +97,8 @@ class Runtime:
         self._looking = asyncio.Event()
         self._wake: Callable[[], None] = lambda: None
         """Makes the loop look again, from any thread; set by `run`."""
+        self._look_again: Callable[[], None] = lambda: None
+        """Makes slot 0 look at the run again, likewise."""
         self.changed: Callable[[], None] = lambda: None
         """Called when a report is worth sending at once; set by `__main__`."""
         self._store, problem = self._open_store()
@@ -108,6 +110,8 @@ class Runtime:
                 run=self._store,
                 world_size=self._launch.world_size,
                 claim=self._watch.claim,
+                owns=self._watch.owns,
+                committing=self._committing,
                 say=say,
                 deletion_seconds=DELETION_CONFIRMATION_SECONDS,
             )
@@ -130,6 +134,7 @@ class Runtime:
         """Until the supervisor says exit; returns the exit code."""
         loop = asyncio.get_running_loop()
         self._wake = lambda: _call_soon(loop, self._woken.set)
+        self._look_again = lambda: _call_soon(loop, self._looking.set)
         loop.add_signal_handler(signal.SIGCHLD, self._woken.set)
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         receiver = messages.bind(self._launch.socket_path)
@@ -451,6 +456,11 @@ class Runtime:
                 async with asyncio.timeout(LOOK_AGAIN_SECONDS):
                     await self._looking.wait()
 
+    def _committing(self) -> None:
+        """An attempt that is to start must be able to start from what was committed, however late."""
+        self._watch.outdate()
+        self._look_again()
+
     def _should_look(self) -> bool:
         directive = self._directive
         if directive is None or directive.slot != 0 or self._config.store is None:
@@ -465,6 +475,8 @@ class Runtime:
         first = self._readers.get(0)
         # Before the state of the uploads: "done" beside an older manifest than the last would hide the last one.
         uploads_done = self._uploads_done()
+        # Before what is seen of the run, which must not lack what was committed.
+        upload = self._upload_state(now)
         return Report(
             boot=self._boot,
             sequence=self._sequence,
@@ -482,7 +494,7 @@ class Runtime:
             phase_times=self._phase_times.told(),
             evidence=self._witness.newest,
             metrics=self._pace.metrics(first.read(), now) if first is not None else None,
-            upload=self._upload_state(now),
+            upload=upload,
             uploads_done=uploads_done,
         )
 

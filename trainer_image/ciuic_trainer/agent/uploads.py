@@ -1,7 +1,7 @@
 """Brings checkpoints from the memory tier to S3, commits them (slot 0) and deletes old ones. One thread; used by `runtime`.
 
-It needs no operator: an agent that is cut off goes on uploading and committing. Deleting needs one: a cut-off attempt
-must not delete what its successor needs.
+It needs no operator: an agent that is cut off goes on uploading and committing. Deleting needs one, and a run that is
+still this attempt's: a cut-off attempt must not delete what its successor needs.
 """
 
 import random
@@ -54,13 +54,20 @@ class Uploads:
         run: RunStore,
         world_size: int,
         claim: Callable[[], bool],
+        owns: Callable[[int], bool],
+        committing: Callable[[], None],
         say: Callable[[str], None],
         deletion_seconds: float,
     ) -> None:
-        """`claim` makes sure that OWNER.json names this attempt, before slot 0 commits."""
+        """`claim` makes sure that OWNER.json names this attempt, before slot 0 commits; `owns` tells whether it still does.
+
+        `committing` is called when a manifest was written, before the state tells it.
+        """
         self._run = run
         self._world_size = world_size
         self._claim = claim
+        self._owns = owns
+        self._committing = committing
         self._say = say
         self._deletion_seconds = deletion_seconds
         self._lock = threading.Lock()
@@ -234,6 +241,7 @@ class Uploads:
         return False
 
     def _commit_done(self, checkpoint: CheckpointId) -> None:
+        self._committing()
         with self._lock:
             if self._orders.count(checkpoint):
                 self._committed = max(checkpoint, self._committed or checkpoint)
@@ -248,11 +256,14 @@ class Uploads:
             self._uncommitted.pop(checkpoint, None)
 
     def _delete_old(self, orders: Orders) -> None:
-        def may_delete() -> bool:
+        def confirmed() -> bool:
             now = self._orders
             return now.attempt == orders.attempt and time.monotonic() - now.confirmed_at < self._deletion_seconds
 
-        if orders.attempt and may_delete():
+        def may_delete() -> bool:
+            return confirmed() and self._owns(orders.attempt)
+
+        if orders.attempt and confirmed():
             deleted = self._run.retain(orders.attempt, orders.lineage, self._orders.keep_last, may_delete)
             if deleted:
                 self._say(f"deleted from S3: {', '.join(str(checkpoint) for checkpoint in deleted)}")
