@@ -140,8 +140,10 @@ class ProgressReader:
 
 
 def create(path: Path) -> None:
-    """An empty record, made by the agent before the rank starts."""
-    path.write_bytes(bytes(FILE_BYTES))
+    """An empty record, made by the agent before the rank starts. Whoever sees it sees it whole."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_bytes(bytes(FILE_BYTES))
+    draft.rename(path)
 
 
 def _map(path: Path, *, writable: bool) -> mmap.mmap:
