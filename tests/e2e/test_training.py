@@ -78,6 +78,23 @@ def test_all_pods_deleted_goes_on_from_s3(
     assert kept[-1] == 60 and len(kept) <= 4, "checkpoint.keep.last, and what an attempt was restored from"
 
 
+def test_a_rank_that_stands_still_is_named_and_restarted(
+    uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str, s3: S3
+) -> None:
+    job = apply(tiny("tiny", run_name, watchdog={"deadlines": {"step": 5}}))
+    job.hold(25, slot=1)
+    before = job.uids()
+    job.wait("attempt 2", lambda status: status.get("attempt") == 2, 60)
+    status = job.wait_state("Complete")
+    failure = status["lastFailure"]
+    assert (failure["reason"], failure["rank"], failure["slot"]) == ("Hang", 1, 1), failure
+    assert "stopped by a signal" in failure["message"], failure
+    assert any("/evidence/a1/slot-00001" in key for key in s3.keys(run_name))
+    assert "/evidence/a1/" in failure["evidence"]
+    assert job.uids() == before
+    assert_same(job, uninterrupted[0])
+
+
 def test_the_operator_deleted_twice_changes_nothing(
     uninterrupted: tuple[Run, dict[str, Any]], apply: Apply, run_name: str, operator: Operator
 ) -> None:
