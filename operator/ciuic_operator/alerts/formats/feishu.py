@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model import Message
 from ..secrecy import Secrets
-from .layout import Content, fitted, one_line
+from .layout import Content, fitted, one_line, rows
 from .wire import Answer, Outgoing, Verdict, as_json, judge_code
 
 LIMIT_BYTES = 18_000
@@ -37,12 +37,7 @@ def post(content: Content) -> dict[str, Any]:
     alone = len(content.told) == 1
     for one in content.told:
         lines += [] if alone else [one.headline]
-        lines += [f"{label}: {text}" for label, text in one.lines]
-        if one.details is not None:
-            lines.append(f"{one.details[0]}: {one.details[1]}")
-        if one.next is not None:
-            label, first, command = one.next
-            lines.append(f"{label}: {first}{content.then if first else ''}{command}")
+        lines += [f"{label}: {text}" for label, text in rows(one, content.then, str, str)]
     lines += content.remarks
     return {
         "title": literal(content.title),

@@ -59,6 +59,18 @@ def _content(message: Message, words: Words, shown: list[Told], count: int) -> C
     return Content(title=title, told=tuple(shown), remarks=tuple(remarks), then=words.then)
 
 
+def rows(one: Told, then: str, escaped: Callable[[str], str], code: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Label and text of each line below the headline, the text in a format's own escapes."""
+    found = [(label, escaped(text)) for label, text in one.lines]
+    if one.details is not None:
+        label, text = one.details
+        found.append((label, escaped(text)))
+    if one.next is not None:
+        label, first, command = one.next
+        found.append((label, f"{escaped(first)}{then if first else ''}{code(command)}"))
+    return found
+
+
 def _shorter(one: Told, limit_bytes: int) -> Told:
     if one.details is None:
         return one

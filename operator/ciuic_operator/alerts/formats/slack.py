@@ -6,7 +6,7 @@ from typing import Any
 from ..model import Message, Severity
 from ..secrecy import Secrets
 from ..words import Told
-from .layout import Content, fitted, one_line
+from .layout import Content, fitted, one_line, rows
 from .wire import Answer, Outgoing, Verdict, as_json, judge_status
 
 SECTION_CHARACTERS = 3000
@@ -40,13 +40,12 @@ def blocks(content: Content) -> list[dict[str, Any]]:
 
 def _section(one: Told, then: str) -> str:
     lines = [f"{SIGNS[one.severity]} *{escaped(one.headline)}*"]
-    lines += [f"*{label}*: {escaped(text)}" for label, text in one.lines]
-    if one.details is not None:
-        lines.append(f"*{one.details[0]}*: {escaped(one.details[1])}")
-    if one.next is not None:
-        label, first, command = one.next
-        lines.append(f"*{label}*: {escaped(first)}{then if first else ''}`{escaped(command)}`")
+    lines += [f"*{label}*: {text}" for label, text in rows(one, then, escaped, _code)]
     return "\n".join(lines)
+
+
+def _code(command: str) -> str:
+    return f"`{escaped(command)}`"
 
 
 def escaped(text: str) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from ..model import Message, Severity
 from ..secrecy import Secrets
 from ..words import Told
-from .layout import Content, as_code, fitted, plain
+from .layout import Content, as_code, fitted, plain, rows
 from .wire import Answer, Outgoing, Verdict, as_json, judge_code
 
 LIMIT_BYTES = 4096
@@ -29,12 +29,7 @@ def markdown(content: Content) -> str:
 
 def _block(one: Told, then: str) -> str:
     lines = [f'<font color="{COLOURS[one.severity]}">{plain(one.headline)}</font>']
-    lines += [f"> {label}: {plain(text)}" for label, text in one.lines]
-    if one.details is not None:
-        lines.append(f"> {one.details[0]}: {plain(one.details[1])}")
-    if one.next is not None:
-        label, first, command = one.next
-        lines.append(f"> {label}: {plain(first)}{then if first else ''}{as_code(command)}")
+    lines += [f"> {label}: {text}" for label, text in rows(one, then, plain, as_code)]
     return "\n".join(lines)
 
 
