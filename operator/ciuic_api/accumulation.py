@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from .schema import Schema, bounded, cel, integer, rules
+from .schema import Schema, bounded, cel, rules
 
 
 class AccumulationMode(enum.StrEnum):
@@ -27,12 +27,10 @@ class Stage(Schema):
     """From some step on, another number of micro-steps."""
 
     from_step: Annotated[
-        int, integer("training.accumulation.stages[].fromStep", 1, 10**9, "before it gradientAccumulation holds")
+        int, bounded("training.accumulation.stages[].fromStep", 1, 10**9, "before it gradientAccumulation holds")
     ]
     """Completed optimizer steps from which on the stage holds."""
-    factor: Annotated[
-        float, Field(json_schema_extra=bounded("training.accumulation.stages[].factor", 0.001, 1000, "2 doubles it"))
-    ]
+    factor: Annotated[float, bounded("training.accumulation.stages[].factor", 0.001, 1000, "2 doubles it")]
     """Micro-steps are gradientAccumulation times this, rounded down, and at least 1."""
 
 

@@ -29,7 +29,7 @@ _ANYTHING: Any = Field(json_schema_extra={"type": "object", "x-kubernetes-preser
 
 def _size(key: str, remedy: str) -> Any:
     """DeepSpeed takes 5e8 for a whole number, and so do we."""
-    return Field(json_schema_extra=bounded(f"{ZERO}.{key}", 0, 1e12, remedy))
+    return bounded(f"{ZERO}.{key}", 0, 1e12, remedy)
 
 
 class Precision(enum.StrEnum):
@@ -101,25 +101,19 @@ class Fp16(DeepSpeedSchema):
 
     enabled: bool = False
     """Replaces training.precision."""
-    loss_scale: Annotated[
-        float, Field(json_schema_extra=bounded("training.deepspeed.fp16.loss_scale", 0, 1e9, "0 means dynamic"))
-    ] = 0
+    loss_scale: Annotated[float, bounded("training.deepspeed.fp16.loss_scale", 0, 1e9, "0 means dynamic")] = 0
     """0: dynamic."""
     initial_scale_power: Annotated[
-        int, Field(json_schema_extra=bounded("training.deepspeed.fp16.initial_scale_power", 0, 32, "16 is common"))
+        int, bounded("training.deepspeed.fp16.initial_scale_power", 0, 32, "16 is common")
     ] = 16
     """The first scale is 2 to this power."""
     loss_scale_window: Annotated[
-        int, Field(json_schema_extra=bounded("training.deepspeed.fp16.loss_scale_window", 1, 10**9, "1000 is common"))
+        int, bounded("training.deepspeed.fp16.loss_scale_window", 1, 10**9, "1000 is common")
     ] = 1000
     """Steps without overflow after which the scale doubles."""
-    hysteresis: Annotated[
-        int, Field(json_schema_extra=bounded("training.deepspeed.fp16.hysteresis", 1, 1000, "2 is common"))
-    ] = 2
+    hysteresis: Annotated[int, bounded("training.deepspeed.fp16.hysteresis", 1, 1000, "2 is common")] = 2
     """Overflows after which the scale halves."""
-    min_loss_scale: Annotated[
-        float, Field(json_schema_extra=bounded("training.deepspeed.fp16.min_loss_scale", 1, 1e9, "1 is common"))
-    ] = 1
+    min_loss_scale: Annotated[float, bounded("training.deepspeed.fp16.min_loss_scale", 1, 1e9, "1 is common")] = 1
     """Below it the scale never falls."""
 
 
@@ -164,26 +158,26 @@ class DeepSpeed(DeepSpeedSchema):
 
     train_micro_batch_size_per_gpu: Annotated[
         int | None,
-        Field(json_schema_extra=bounded("training.deepspeed.train_micro_batch_size_per_gpu", 1, 65536, "4 is a start")),
+        bounded("training.deepspeed.train_micro_batch_size_per_gpu", 1, 65536, "4 is a start"),
     ] = None
     """Replaces training.microBatchSize."""
     gradient_accumulation_steps: Annotated[
         int | None,
-        Field(json_schema_extra=bounded("training.deepspeed.gradient_accumulation_steps", 1, 65536, "1 is a start")),
+        bounded("training.deepspeed.gradient_accumulation_steps", 1, 65536, "1 is a start"),
     ] = None
     """Replaces training.gradientAccumulation."""
     gradient_clipping: Annotated[
         float | None,
-        Field(json_schema_extra=bounded("training.deepspeed.gradient_clipping", 0, 1e6, "1.0 is common")),
+        bounded("training.deepspeed.gradient_clipping", 0, 1e6, "1.0 is common"),
     ] = None
     """Replaces training.gradientClipping."""
     fp16: Fp16 | None = None
     bf16: Bf16 | None = None
     fp8: Fp8 | None = None
     zero_optimization: ZeroOptimization | None = None
-    steps_per_print: Annotated[
-        int | None, Field(json_schema_extra=bounded("training.deepspeed.steps_per_print", 1, 10**9, "2000 is rare"))
-    ] = None
+    steps_per_print: Annotated[int | None, bounded("training.deepspeed.steps_per_print", 1, 10**9, "2000 is rare")] = (
+        None
+    )
     """Passed through: steps from one line of DeepSpeed's own to the next; the trainer's line comes every step."""
     wall_clock_breakdown: bool | None = None
     """Passed through: DeepSpeed's timers, which wait for the device at every step."""

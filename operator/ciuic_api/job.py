@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from .accelerators import VENDORS
 from .alerting import AlertRoute
 from .names import PROTOCOL_ENV
-from .schema import Quantity, Schema, cel, integer, rules
+from .schema import Quantity, Schema, bounded, cel, rules
 from .training import FIXED_FIELDS, Training
 
 
@@ -49,14 +49,14 @@ class S3(Schema):
 class Every(Schema):
     """How often a checkpoint goes to S3."""
 
-    steps: Annotated[int, integer("checkpoint.every.steps", 1, 10**9, "1000 is common")] = 100
+    steps: Annotated[int, bounded("checkpoint.every.steps", 1, 10**9, "1000 is common")] = 100
     """Optimizer steps from one checkpoint in S3 to the next."""
 
 
 class MemoryTier(Schema):
     """Checkpoints kept in the pods' memory, from which a job resumes when its pods survive."""
 
-    every_steps: Annotated[int, integer("checkpoint.memory.everySteps", 1, 10**9, "10 is common")] = 10
+    every_steps: Annotated[int, bounded("checkpoint.memory.everySteps", 1, 10**9, "10 is common")] = 10
     """Optimizer steps from one copy in memory to the next."""
     size_limit: Quantity | None = None
     """Size of the memory-backed volume of one pod; absent: three shards of every rank, computed from the model."""
@@ -65,7 +65,7 @@ class MemoryTier(Schema):
 class Keep(Schema):
     """Which checkpoints stay in S3."""
 
-    last: Annotated[int, integer("checkpoint.keep.last", 2, 1000, "the newest two are always kept")] = 3
+    last: Annotated[int, bounded("checkpoint.keep.last", 2, 1000, "the newest two are always kept")] = 3
     """Newest checkpoints kept in S3; older ones are deleted."""
 
 
@@ -125,9 +125,9 @@ class Checkpoint(Schema):
 class Restarts(Schema):
     """Budget of restarts."""
 
-    max: Annotated[int, integer("watchdog.restarts.max", 0, 1000, "10 is common")] = 10
+    max: Annotated[int, bounded("watchdog.restarts.max", 0, 1000, "10 is common")] = 10
     """Restarts after software failures within windowSeconds; one more fails the job. Disruptions are not counted."""
-    window_seconds: Annotated[int, integer("watchdog.restarts.windowSeconds", 60, 10**8, "3600 is an hour")] = 3600
+    window_seconds: Annotated[int, bounded("watchdog.restarts.windowSeconds", 60, 10**8, "3600 is an hour")] = 3600
     """Over how long restarts are counted."""
 
 
@@ -137,7 +137,7 @@ class WatchdogMode(enum.StrEnum):
 
 
 def _deadline(name: str) -> Any:
-    return integer(f"watchdog.deadlines.{name}", 5, 10**7, "1800 is half an hour; remove it to have it learned")
+    return bounded(f"watchdog.deadlines.{name}", 5, 10**7, "1800 is half an hour; remove it to have it learned")
 
 
 class Deadlines(Schema):
@@ -201,7 +201,7 @@ class Rdma(Schema):
     """SharedDevice: the resource of an RDMA shared device plugin, and the capability to lock memory."""
     resource_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
     """Name of the device plugin's resource, for example rdma/hca_shared_devices_a."""
-    count: Annotated[int, integer("network.rdma.count", 1, 64, "1 is enough for a shared device")] = 1
+    count: Annotated[int, bounded("network.rdma.count", 1, 64, "1 is enough for a shared device")] = 1
     """Units of the resource for each pod."""
     networks: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
     """Value of the k8s.v1.cni.cncf.io/networks annotation: secondary networks of the pod."""
@@ -298,15 +298,15 @@ class RunPolicy(Schema):
     suspend: bool = False
     """Stop gracefully with a last checkpoint, and remove the pods, until it is false again."""
     startup_deadline_seconds: Annotated[
-        int | None, integer("runPolicy.startupDeadlineSeconds", 1, 10**8, "3600 gives a queue an hour")
+        int | None, bounded("runPolicy.startupDeadlineSeconds", 1, 10**8, "3600 gives a queue an hour")
     ] = None
     """How long the first pods may take to be ready before the job fails. Absent: for ever."""
     active_deadline_seconds: Annotated[
-        int | None, integer("runPolicy.activeDeadlineSeconds", 1, 10**8, "86400 is a day")
+        int | None, bounded("runPolicy.activeDeadlineSeconds", 1, 10**8, "86400 is a day")
     ] = None
     """How long the job may take from its start. Absent: for ever."""
     ttl_seconds_after_finished: Annotated[
-        int | None, integer("runPolicy.ttlSecondsAfterFinished", 0, 10**8, "86400 keeps it a day")
+        int | None, bounded("runPolicy.ttlSecondsAfterFinished", 0, 10**8, "86400 keeps it a day")
     ] = None
     """When a finished job deletes itself. Absent: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
@@ -438,9 +438,9 @@ class JobSpec(Schema):
         )
     )
 
-    nodes: Annotated[int, integer("nodes", 1, 4096, "it is the number of rank pods")]
+    nodes: Annotated[int, bounded("nodes", 1, 4096, "it is the number of rank pods")]
     """Rank pods, each on whatever node it fits."""
-    ranks_per_node: Annotated[int, integer("ranksPerNode", 1, 64, "it is the number of accelerators of a pod")] = 1
+    ranks_per_node: Annotated[int, bounded("ranksPerNode", 1, 64, "it is the number of accelerators of a pod")] = 1
     """Training processes in each pod, one per accelerator."""
     accelerator: Accelerator = Accelerator.NVIDIA
     """Vendor of the devices: resource name, collective backend and environment follow from it."""

@@ -9,9 +9,7 @@ import itertools
 import math
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
-
-from .schema import Schema, bounded, integer
+from .schema import Schema, bounded
 
 MAX_BANDS = 16
 """With and without weight decay that makes 32 parameter groups: an optimizer step takes twice as long with 60."""
@@ -33,22 +31,20 @@ class Adaptive(Schema):
     than minImprovement multiplies all later rates by factor. Steps that were skipped are not looked at."""
 
     window_steps: Annotated[
-        int, integer("training.learningRate.adaptive.windowSteps", 2, 10**9, "100 averages the noise away")
+        int, bounded("training.learningRate.adaptive.windowSteps", 2, 10**9, "100 averages the noise away")
     ] = 100
     """Optimizer steps whose mean loss is compared with that of the steps before."""
     min_improvement: Annotated[
         float,
-        Field(json_schema_extra=bounded("training.learningRate.adaptive.minImprovement", 0, 1, "0.002 is 0.2 percent")),
+        bounded("training.learningRate.adaptive.minImprovement", 0, 1, "0.002 is 0.2 percent"),
     ] = 0.002
     """Part of the mean loss by which it must fall from one window to the next to count as falling."""
     factor: Annotated[
         float,
-        Field(json_schema_extra=bounded("training.learningRate.adaptive.factor", 0.01, 1, "0.9 takes a tenth away")),
+        bounded("training.learningRate.adaptive.factor", 0.01, 1, "0.9 takes a tenth away"),
     ] = 0.9
     """What the rate is multiplied by each time."""
-    floor: Annotated[
-        float, Field(json_schema_extra=bounded("training.learningRate.adaptive.floor", 0, 1, "0.1 is common"))
-    ] = 0.1
+    floor: Annotated[float, bounded("training.learningRate.adaptive.floor", 0, 1, "0.1 is common")] = 0.1
     """The product of all factors never falls below it."""
 
 
@@ -56,11 +52,9 @@ class LearningRate(Schema):
     """Linear warm-up to the peak, then a curve that ends with the last step, and never less than `peak * minRatio` after
     the warm-up."""
 
-    peak: Annotated[
-        float, Field(json_schema_extra=bounded("training.learningRate.peak", 0, 10, "6e-3 suits the tiny model"))
-    ] = 6e-3
+    peak: Annotated[float, bounded("training.learningRate.peak", 0, 10, "6e-3 suits the tiny model")] = 6e-3
     """Learning rate at the end of the warm-up."""
-    warmup_steps: Annotated[int, integer("training.learningRate.warmupSteps", 0, 10**9, "1000 is common")] = 10
+    warmup_steps: Annotated[int, bounded("training.learningRate.warmupSteps", 0, 10**9, "1000 is common")] = 10
     """Optimizer steps of the warm-up."""
     warmup: Warmup = Warmup.UNIFORM
     """`Uniform`: warmupSteps for all. `LayerWise`: warmupSteps * i / layers for layer i of the model, counted from 1 at the
@@ -69,9 +63,7 @@ class LearningRate(Schema):
     """With p from 0 at the end of the warm-up to 1 at the last step, and as parts of peak: `Cosine` (1 + cos(pi p)) / 2;
     `Annealing` cos(pi p / 2), which stays high for longer; `Published` cos(pi (1 - p) / 2), the formula as it is often
     printed, which rises from minRatio after the warm-up steps to the peak at the last step, and has no warm-up."""
-    min_ratio: Annotated[
-        float, Field(json_schema_extra=bounded("training.learningRate.minRatio", 0, 1, "0.1 is common"))
-    ] = 0.1
+    min_ratio: Annotated[float, bounded("training.learningRate.minRatio", 0, 1, "0.1 is common")] = 0.1
     """Lowest rate of the curve, as a part of peak."""
     adaptive: Adaptive | None = None
 

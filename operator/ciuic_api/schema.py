@@ -29,15 +29,10 @@ def rules(*entries: dict[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": list(entries)}
 
 
-def bounded(field: str, low: int | float, high: int | float, remedy: str) -> dict[str, Any]:
-    """A bound as a CEL rule: the server's own `minimum` would not say what to do instead."""
+def bounded(field: str, low: int | float, high: int | float, remedy: str) -> Any:
+    """A number from `low` to `high`, as a CEL rule: the server's own `minimum` would not say what to do instead."""
     message = f"{field} must be from {low} to {high}; {remedy}"
-    return rules(cel(f"self >= {_literal(low)} && self <= {_literal(high)}", message))
-
-
-def integer(field: str, low: int, high: int, remedy: str) -> Any:
-    """A whole number from `low` to `high`."""
-    return Field(json_schema_extra=bounded(field, low, high, remedy))
+    return Field(json_schema_extra=rules(cel(f"self >= {_literal(low)} && self <= {_literal(high)}", message)))
 
 
 def _literal(number: int | float) -> str:

@@ -13,7 +13,7 @@ from .accumulation import Accumulation
 from .deepspeed_config import DeepSpeed, Precision
 from .guards import Guards
 from .learning_rate import LearningRate
-from .schema import Schema, bounded, cel, integer, rules
+from .schema import Schema, bounded, cel, rules
 
 
 class Model(Schema):
@@ -51,45 +51,43 @@ class Model(Schema):
         )
     )
 
-    vocabulary_size: Annotated[int, integer("training.model.vocabularySize", 256, 4194304, "129280 is DeepSeek-V3")] = (
+    vocabulary_size: Annotated[int, bounded("training.model.vocabularySize", 256, 4194304, "129280 is DeepSeek-V3")] = (
         1024
     )
     """Rows of the embedding; at least the vocabulary of the data's tokenizer."""
-    hidden_size: Annotated[int, integer("training.model.hiddenSize", 8, 65536, "7168 is DeepSeek-V3")] = 64
+    hidden_size: Annotated[int, bounded("training.model.hiddenSize", 8, 65536, "7168 is DeepSeek-V3")] = 64
     """Width of the residual stream."""
-    layers: Annotated[int, integer("training.model.layers", 1, 512, "61 is DeepSeek-V3")] = 3
+    layers: Annotated[int, bounded("training.model.layers", 1, 512, "61 is DeepSeek-V3")] = 3
     """Decoder layers, dense and mixture together."""
-    dense_layers: Annotated[int, integer("training.model.denseLayers", 0, 512, "3 is DeepSeek-V3")] = 1
+    dense_layers: Annotated[int, bounded("training.model.denseLayers", 0, 512, "3 is DeepSeek-V3")] = 1
     """The first layers that have a dense feed-forward block instead of experts."""
-    attention_heads: Annotated[int, integer("training.model.attentionHeads", 1, 1024, "128 is DeepSeek-V3")] = 4
+    attention_heads: Annotated[int, bounded("training.model.attentionHeads", 1, 1024, "128 is DeepSeek-V3")] = 4
     """Heads of each attention block."""
-    query_rank: Annotated[int, integer("training.model.queryRank", 0, 65536, "0 means no low rank")] = 32
+    query_rank: Annotated[int, bounded("training.model.queryRank", 0, 65536, "0 means no low rank")] = 32
     """Low rank of the query projection; 0: a full projection, as in V2-Lite."""
-    key_value_rank: Annotated[int, integer("training.model.keyValueRank", 1, 65536, "512 is DeepSeek-V3")] = 16
+    key_value_rank: Annotated[int, bounded("training.model.keyValueRank", 1, 65536, "512 is DeepSeek-V3")] = 16
     """Low rank that keys and values are compressed to."""
-    query_rope_size: Annotated[int, integer("training.model.queryRopeSize", 2, 1024, "64 is DeepSeek-V3")] = 8
+    query_rope_size: Annotated[int, bounded("training.model.queryRopeSize", 2, 1024, "64 is DeepSeek-V3")] = 8
     """Part of a head that carries the rotary position."""
-    query_nope_size: Annotated[int, integer("training.model.queryNopeSize", 1, 1024, "128 is DeepSeek-V3")] = 16
+    query_nope_size: Annotated[int, bounded("training.model.queryNopeSize", 1, 1024, "128 is DeepSeek-V3")] = 16
     """Part of a head without position."""
-    value_size: Annotated[int, integer("training.model.valueSize", 1, 1024, "128 is DeepSeek-V3")] = 16
+    value_size: Annotated[int, bounded("training.model.valueSize", 1, 1024, "128 is DeepSeek-V3")] = 16
     """Width of a head's value."""
-    dense_size: Annotated[int, integer("training.model.denseSize", 1, 1048576, "18432 is DeepSeek-V3")] = 160
+    dense_size: Annotated[int, bounded("training.model.denseSize", 1, 1048576, "18432 is DeepSeek-V3")] = 160
     """Inner width of a dense feed-forward block."""
-    expert_size: Annotated[int, integer("training.model.expertSize", 1, 1048576, "2048 is DeepSeek-V3")] = 32
+    expert_size: Annotated[int, bounded("training.model.expertSize", 1, 1048576, "2048 is DeepSeek-V3")] = 32
     """Inner width of one expert."""
-    routed_experts: Annotated[int, integer("training.model.routedExperts", 2, 4096, "256 is DeepSeek-V3")] = 8
+    routed_experts: Annotated[int, bounded("training.model.routedExperts", 2, 4096, "256 is DeepSeek-V3")] = 8
     """Experts of a mixture layer that the router chooses from."""
-    shared_experts: Annotated[int, integer("training.model.sharedExperts", 1, 64, "1 is DeepSeek-V3")] = 1
+    shared_experts: Annotated[int, bounded("training.model.sharedExperts", 1, 64, "1 is DeepSeek-V3")] = 1
     """Experts of a mixture layer that every token uses."""
-    experts_per_token: Annotated[int, integer("training.model.expertsPerToken", 1, 64, "8 is DeepSeek-V3")] = 2
+    experts_per_token: Annotated[int, bounded("training.model.expertsPerToken", 1, 64, "8 is DeepSeek-V3")] = 2
     """Routed experts that a token uses."""
-    expert_groups: Annotated[int, integer("training.model.expertGroups", 1, 256, "8 is DeepSeek-V3")] = 2
+    expert_groups: Annotated[int, bounded("training.model.expertGroups", 1, 256, "8 is DeepSeek-V3")] = 2
     """Groups that the routed experts are divided into."""
-    top_groups: Annotated[int, integer("training.model.topGroups", 1, 256, "4 is DeepSeek-V3")] = 1
+    top_groups: Annotated[int, bounded("training.model.topGroups", 1, 256, "4 is DeepSeek-V3")] = 1
     """Groups of experts that a token may use."""
-    bias_update_rate: Annotated[
-        float, Field(json_schema_extra=bounded("training.model.biasUpdateRate", 0, 1, "0 turns it off"))
-    ] = 0.001
+    bias_update_rate: Annotated[float, bounded("training.model.biasUpdateRate", 0, 1, "0 turns it off")] = 0.001
     """Step of the router bias towards balanced experts after each optimizer step (aux-loss-free balancing)."""
 
     def parameters(self) -> int:
@@ -121,25 +119,25 @@ class Data(Schema):
 class Evaluation(Schema):
     """Loss on the held-out part of the data."""
 
-    every_steps: Annotated[int, integer("training.evaluation.everySteps", 0, 10**9, "0 turns evaluation off")] = 20
+    every_steps: Annotated[int, bounded("training.evaluation.everySteps", 0, 10**9, "0 turns evaluation off")] = 20
     """Optimizer steps from one evaluation to the next."""
-    batches: Annotated[int, integer("training.evaluation.batches", 1, 10**6, "4 is enough for a curve")] = 4
+    batches: Annotated[int, bounded("training.evaluation.batches", 1, 10**6, "4 is enough for a curve")] = 4
     """Batches per evaluation, each of microBatchSize samples on every rank."""
 
 
 class Training(Schema):
     """The built-in DeepSpeed ZeRO-3 trainer."""
 
-    steps: Annotated[int, integer("training.steps", 1, 10**9, "it is the number of optimizer steps")]
+    steps: Annotated[int, bounded("training.steps", 1, 10**9, "it is the number of optimizer steps")]
     """Optimizer steps after which the job is complete."""
     model: Model = Model()
     data: Data = Data()
-    sequence_length: Annotated[int, integer("training.sequenceLength", 8, 1048576, "4096 is common")] = 64
+    sequence_length: Annotated[int, bounded("training.sequenceLength", 8, 1048576, "4096 is common")] = 64
     """Tokens per sample."""
-    micro_batch_size: Annotated[int, integer("training.microBatchSize", 1, 65536, "lower it if memory is short")] = 4
+    micro_batch_size: Annotated[int, bounded("training.microBatchSize", 1, 65536, "lower it if memory is short")] = 4
     """Samples per rank and micro-step."""
     gradient_accumulation: Annotated[
-        int, integer("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")
+        int, bounded("training.gradientAccumulation", 1, 65536, "1 means every micro-step updates")
     ] = 1
     """Micro-steps per optimizer step."""
     accumulation: Accumulation = Accumulation()
@@ -147,16 +145,12 @@ class Training(Schema):
     """Of the forward and backward pass; auto: bf16 on an accelerator, fp32 on a CPU, where that is twice as fast. fp16 comes with
     a loss scale that finds its own way. Master weights and optimizer state are always fp32."""
     learning_rate: LearningRate = LearningRate()
-    weight_decay: Annotated[float, Field(json_schema_extra=bounded("training.weightDecay", 0, 1, "0.1 is common"))] = (
-        0.1
-    )
+    weight_decay: Annotated[float, bounded("training.weightDecay", 0, 1, "0.1 is common")] = 0.1
     """Of AdamW."""
-    gradient_clipping: Annotated[
-        float, Field(json_schema_extra=bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off"))
-    ] = 1.0
+    gradient_clipping: Annotated[float, bounded("training.gradientClipping", 0, 1e6, "0 turns clipping off")] = 1.0
     """Highest norm of the gradient over all parameters."""
     guards: Guards = Guards()
-    seed: Annotated[int, integer("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
+    seed: Annotated[int, bounded("training.seed", 0, 2**31 - 1, "any integer will do")] = 42
     """Of initialisation and data order."""
     deterministic: bool = False
     """The same bits at every run with the same ranks and devices, also on accelerators, where it costs some speed: fixed
