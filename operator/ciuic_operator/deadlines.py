@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from ciuic_api.job import Deadlines, JobSpec
 from ciuic_api.jobstatus import Pace
-from ciuic_api.protocol import PhaseTime, Report
+from ciuic_api.protocol import Report
 
 LEAST_SECONDS = 30.0
 FACTOR = 4.0
@@ -41,24 +41,18 @@ def limit_seconds(phase: str, paces: Iterable[Pace], given: Deadlines) -> float:
 
 def learned(known: tuple[Pace, ...], reports: Iterable[Report]) -> tuple[Pace, ...]:
     """The slowest slot counts, and the slowest that was ever seen: a limit only grows while the job stays the same."""
+    counts: dict[str, int] = {}
+    slowest: dict[str, float] = {}
+    for report in reports:
+        for told in report.phase_times:
+            counts[told.phase] = counts.get(told.phase, 0) + told.count
+            slowest[told.phase] = max(slowest.get(told.phase, 0.0), told.p99_seconds)
     paces = {pace.phase: pace.p99_milliseconds for pace in known}
-    for told in _together([report.phase_times for report in reports]):
-        now = round(told.p99_seconds * 1000)
-        if told.count >= SAMPLES and now > GROWTH * paces.get(told.phase, -1.0):
-            paces[told.phase] = now
+    for phase, count in counts.items():
+        now = round(slowest[phase] * 1000)
+        if count >= SAMPLES and now > GROWTH * paces.get(phase, -1.0):
+            paces[phase] = now
     return tuple(Pace(phase=phase, p99_milliseconds=paces[phase]) for phase in sorted(paces))
-
-
-def _together(slots: list[tuple[PhaseTime, ...]]) -> list[PhaseTime]:
-    found: dict[str, PhaseTime] = {}
-    for times in slots:
-        for time in times:
-            before = found.get(time.phase)
-            count, p99 = (before.count, before.p99_seconds) if before else (0, 0.0)
-            found[time.phase] = PhaseTime(
-                phase=time.phase, count=count + time.count, p99_seconds=max(p99, time.p99_seconds)
-            )
-    return list(found.values())
 
 
 def pace_key(spec: JobSpec) -> str:

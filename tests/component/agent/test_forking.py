@@ -13,7 +13,7 @@ from waiting import eventually
 from .agents import name_of, rank_command
 from .conftest import NewAgent
 from .hub import Hub
-from .test_ranks import exited, started
+from .test_ranks import exited, released, started
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_what_can_not_be_imported_is_the_ranks_error(
     script = tmp_path / "own.py"
     script.write_text("import accelerate\n")
     agent = new_agent(command=("python", str(script)), environment=path_with(package))
-    await started(hub, agent)
+    await released(hub, agent)
     report = await hub.told(0, "the end of the rank", exited)
     assert report.failure is not None
     assert report.failure.cause == "ImportError: no such device"
@@ -102,7 +102,7 @@ async def test_a_traceback_begins_with_the_script(hub: Hub, new_agent: NewAgent,
     script = tmp_path / "own.py"
     script.write_text("import numpy\n\ndef deep():\n    raise KeyError('x')\n\ndeep()\n")
     agent = new_agent(command=("python", str(script), "--flag"))
-    await started(hub, agent)
+    await released(hub, agent)
     report = await hub.told(0, "the end of the rank", exited)
     assert report.failure is not None
     assert report.failure.exit_code == 1

@@ -37,9 +37,15 @@ async def quiesced(hub: Hub, agent: AgentProcess, attempt: int, **fields: Any) -
     )
 
 
-async def started(hub: Hub, agent: AgentProcess, attempt: int = 1) -> Report:
+async def released(hub: Hub, agent: AgentProcess, attempt: int = 1) -> Report:
+    """Told to run: of ranks that end at once nobody may ever see that they ran."""
     ready = await quiesced(hub, agent, attempt)
     await hub.say(agent.incarnation, go(attempt, ready.rendezvous))
+    return ready
+
+
+async def started(hub: Hub, agent: AgentProcess, attempt: int = 1) -> Report:
+    await released(hub, agent, attempt)
     return await hub.told(agent.incarnation, "ranks run", lambda r: r.state is AgentState.RUNNING)
 
 
@@ -100,8 +106,7 @@ async def test_a_killed_rank_is_told_at_once(hub: Hub, new_agent: NewAgent, rank
 
 async def test_a_command_that_does_not_exist_is_the_ranks_failure(hub: Hub, new_agent: NewAgent) -> None:
     agent = new_agent(command=("/no/such/program", "x"))
-    ready = await quiesced(hub, agent, 1)
-    await hub.say(0, go(1, ready.rendezvous))
+    await released(hub, agent)
     report = await hub.told(0, "the failure", exited)
     assert report.failure is not None
     assert report.failure.exit_code == 127
@@ -175,10 +180,9 @@ async def test_sigterm_lets_ranks_stop_and_ends_the_agent(hub: Hub, new_agent: N
 
 async def test_finish_ends_the_agent(hub: Hub, new_agent: NewAgent) -> None:
     agent = new_agent(command=rank_command("crash", 0))
-    running = await quiesced(hub, agent, 1)
-    await hub.say(0, go(1, running.rendezvous))
+    ready = await released(hub, agent)
     await hub.told(0, "the end of the ranks", exited)
-    await hub.say(0, go(1, running.rendezvous, finish=True))
+    await hub.say(0, go(1, ready.rendezvous, finish=True))
     await eventually("the agent's end", lambda: agent.process is not None and agent.process.poll() == 0)
 
 

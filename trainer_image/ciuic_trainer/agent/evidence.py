@@ -41,25 +41,37 @@ MEMORY_FILES = (
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     rank: int
-    pid: int
+    pid: int | None
+    """None: its process has ended."""
+    exit_code: int | None
     stacks_file: Path
     progress: Mapping[str, Any]
     lines: Sequence[str]
 
 
+def known(subjects: Sequence[Subject]) -> dict[str, Any]:
+    """Of ranks of which one ended badly, without asking the others."""
+    return {"ranks": [{"rank": one.rank, "exit_code": one.exit_code, **_kept(one)} for one in subjects]}
+
+
+def _kept(subject: Subject) -> dict[str, Any]:
+    return {"progress": dict(subject.progress), "last_lines": list(subject.lines)}
+
+
 def collect(subjects: Sequence[Subject]) -> tuple[tuple[Stack, ...], dict[str, Any]]:
     """The short form for the report and the whole for people: about two seconds, never more than ten for a full pod."""
     began = time.monotonic()
-    cpu = {subject.pid: _cpu_seconds(subject.pid) for subject in subjects}
-    first = {subject.pid: _dump(subject.pid, subject.stacks_file) for subject in subjects}
+    living = [(subject.pid, subject) for subject in subjects if subject.pid is not None]
+    cpu = {pid: _cpu_seconds(pid) for pid, _ in living}
+    first = {pid: _dump(pid, subject.stacks_file) for pid, subject in living}
     time.sleep(BETWEEN_SECONDS)
     told, whole = [], []
-    for subject in subjects:
-        state = _state(subject.pid)
-        dump = _dump(subject.pid, subject.stacks_file)
-        before, frames = stacks.main_thread(first[subject.pid]), stacks.main_thread(dump)
+    for pid, subject in living:
+        state = _state(pid)
+        dump = _dump(pid, subject.stacks_file)
+        before, frames = stacks.main_thread(first[pid]), stacks.main_thread(dump)
         elapsed = max(time.monotonic() - began, 0.001)
-        share = max(0.0, _cpu_seconds(subject.pid) - cpu[subject.pid]) / elapsed
+        share = max(0.0, _cpu_seconds(pid) - cpu[pid]) / elapsed
         told.append(
             Stack(
                 rank=subject.rank,
@@ -72,14 +84,13 @@ def collect(subjects: Sequence[Subject]) -> tuple[tuple[Stack, ...], dict[str, A
         whole.append(
             {
                 "rank": subject.rank,
-                "pid": subject.pid,
-                "progress": dict(subject.progress),
+                "pid": pid,
                 "process_state": state,
-                "waits_in_kernel": _read(f"/proc/{subject.pid}/wchan"),
+                "waits_in_kernel": _read(f"/proc/{pid}/wchan"),
                 "cpu_share": round(share, 2),
-                "stacks": [first[subject.pid], dump],
-                "children": [_child(pid, subject.stacks_file) for pid in descendants(subject.pid)[:CHILDREN]],
-                "last_lines": list(subject.lines),
+                "stacks": [first[pid], dump],
+                "children": [_child(child, subject.stacks_file) for child in descendants(pid)[:CHILDREN]],
+                **_kept(subject),
             }
         )
     memory = {path: text for path in MEMORY_FILES if (text := _read(path))}

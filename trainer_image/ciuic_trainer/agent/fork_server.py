@@ -19,7 +19,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str]) -> None:
         answer = Forked(refused=_obstacle())
         if not answer.refused:
             gc.freeze()  # what is there now is never collected: the pages stay shared with the ranks
-            pid = _forked_twice()
+            pid = _forked_twice(fork.name)
             if pid == 0:
                 channel.close()
                 _become(fork, *descriptors)
@@ -93,8 +92,11 @@ def _obstacle() -> str:
     return ""
 
 
-def _forked_twice() -> int:
-    """The process id of a grandchild, whose parent has ended: it is the agent's child, who reaps it. 0 in itself."""
+def _forked_twice(name: str) -> int:
+    """The process id of a grandchild, whose parent has ended: it is the agent's child, who reaps it. 0 in itself.
+
+    It has its name before anybody is told of it.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child:
@@ -104,12 +106,12 @@ def _forked_twice() -> int:
         os.waitpid(child, 0)
         return int(text)
     os.close(reader)
-    grandchild = os.fork()
-    if grandchild == 0:
-        os.close(writer)
-        return 0
-    os.write(writer, str(grandchild).encode())
-    os._exit(0)
+    if os.fork():
+        os._exit(0)
+    _name(name)
+    os.write(writer, str(os.getpid()).encode())
+    os.close(writer)
+    return 0
 
 
 def _become(fork: Fork, output: int, leave: int) -> NoReturn:
@@ -123,12 +125,10 @@ def _become(fork: Fork, output: int, leave: int) -> NoReturn:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    _name(fork.name)
     os.environ.clear()
     os.environ.update(fork.environ)
     _draw_anew()
-    if stacks.ENV in fork.environ:
-        stacks.answer_into(Path(fork.environ[stacks.ENV]))
+    stacks.answer(fork.environ)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(fork.threads)

@@ -31,7 +31,6 @@ class RankStart:
     command: tuple[str, ...]
     environ: Mapping[str, str]
     progress_file: Path
-    stacks_file: Path
 
 
 class Launch:
@@ -71,7 +70,7 @@ class Launch:
 
     def ranks(self, directive: Directive) -> list[RankStart]:
         """Writes the files that ranks read, and says how to start them."""
-        folder = self._scratch / f"attempt-{directive.attempt}"
+        folder = self._folder(directive.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         training = None
         if self._config.training is not None:
@@ -105,10 +104,16 @@ class Launch:
                 job=f"{self._config.namespace}/{self._config.job}",
                 grace_seconds=self._config.grace_seconds,
             )
-            answers = folder / f"stacks-{number:05d}"
-            environ = base | rank.to_environ() | {stacks.ENV: str(answers)}
-            starts.append(RankStart(number, self._command(), environ, record, answers))
+            environ = base | rank.to_environ() | {stacks.ENV: str(self.stacks_file(directive.attempt, number))}
+            starts.append(RankStart(number, self._command(), environ, record))
         return starts
+
+    def stacks_file(self, attempt: int, rank: int) -> Path:
+        """What the rank answers into when it is asked where it stands."""
+        return self._folder(attempt) / f"stacks-{rank:05d}"
+
+    def _folder(self, attempt: int) -> Path:
+        return self._scratch / f"attempt-{attempt}"
 
     def _command(self) -> tuple[str, ...]:
         return self._config.command or (sys.executable, "-u", "-m", "ciuic_trainer.train")

@@ -70,7 +70,6 @@ class Runtime:
         self._fork_server: ForkServer | None = None
         self._ranks = Ranks()
         self._readers: dict[int, ProgressReader] = {}
-        self._stacks_files: dict[int, Path] = {}
         self._pace = Pace(0)
         self._phase_times = PhaseTimes()
         self._directive: Directive | None = None
@@ -157,8 +156,10 @@ class Runtime:
     def _prefork(self) -> None:
         """A process to fork ranks from, unless there is one or none is worth it. One that failed early is not tried again."""
         server = self._fork_server
+        if server is not None and (server.state is not forking.State.ENDED or not server.was_ready):
+            return
         modules = self._launch.preloaded()
-        if not modules or (server is not None and (server.state is not forking.State.ENDED or not server.was_ready)):
+        if not modules:
             return
         loop = asyncio.get_running_loop()
         self._fork_server = ForkServer(modules, say, forget=loop.remove_reader)
@@ -251,29 +252,22 @@ class Runtime:
         if directive is None or directive.attempt != attempt or not self._ranks.members:
             return
         if directive.evidence:
-            living = [
-                Subject(
-                    rank=rank.rank,
-                    pid=pid,
-                    stacks_file=self._stacks_files[rank.rank],
-                    progress=asdict(seen) if (seen := self._readers[rank.rank].read()) else {},
-                    lines=tuple(rank.lines),
-                )
-                for rank in self._ranks.members.values()
-                if (pid := rank.running_pid) is not None
-            ]
-            self._witness.ask(attempt, directive.evidence, directive.slot, living)
+            self._witness.ask(attempt, directive.evidence, directive.slot, self._subjects)
         if self._failure(time.monotonic()) is not None:
-            known = [
-                {
-                    "rank": rank.rank,
-                    "exit_code": rank.exit_code,
-                    "progress": asdict(seen) if (seen := self._readers[rank.rank].read()) else {},
-                    "last_lines": list(rank.lines),
-                }
-                for rank in self._ranks.members.values()
-            ]
-            self._witness.keep(attempt, directive.slot, known)
+            self._witness.keep(attempt, directive.slot, self._subjects)
+
+    def _subjects(self) -> list[Subject]:
+        return [
+            Subject(
+                rank=rank.rank,
+                pid=rank.running_pid,
+                exit_code=rank.exit_code,
+                stacks_file=self._launch.stacks_file(self._local.attempt, rank.rank),
+                progress=asdict(seen) if (seen := self._readers[rank.rank].read()) else {},
+                lines=tuple(rank.lines),
+            )
+            for rank in self._ranks.members.values()
+        ]
 
     def _facts(self) -> Facts:
         return Facts(
@@ -437,7 +431,6 @@ class Runtime:
         self._pace = Pace(directive.restore.checkpoint.step if directive.restore else 0)
         for rank in starts:
             self._readers[rank.number] = ProgressReader(rank.progress_file)
-            self._stacks_files[rank.number] = rank.stacks_file
             self._ranks.start(rank.number, rank.command, rank.environ, self._wake)
         start = f"from {directive.restore.checkpoint}" if directive.restore else "at step 0"
         say(f"attempt {directive.attempt}: {len(self._ranks.members)} ranks start {start}")

@@ -18,6 +18,8 @@ from .evidence import Subject
 from .run_store import RunStore
 from .store import StoreError
 
+Collect = Callable[[], tuple[tuple[Stack, ...], dict[str, Any]]]
+
 
 @dataclass
 class Witness:
@@ -30,31 +32,29 @@ class Witness:
     _taken: set[tuple[int, int]] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def ask(self, attempt: int, number: int, slot: int, subjects: Sequence[Subject]) -> None:
-        """What ranks do that do not move. The same question again changes nothing."""
-        self._once(attempt, number, slot, lambda: evidence.collect(subjects))
+    def ask(self, attempt: int, number: int, slot: int, look: Callable[[], Sequence[Subject]]) -> None:
+        """What ranks do that do not move. The same question again changes nothing, and looks at nothing."""
+        if self._is_new(attempt, number):
+            subjects = look()
+            self._begin(attempt, number, slot, lambda: evidence.collect(subjects))
 
-    def keep(self, attempt: int, slot: int, ranks: Sequence[dict[str, Any]]) -> None:
+    def keep(self, attempt: int, slot: int, look: Callable[[], Sequence[Subject]]) -> None:
         """What is known of ranks of which one ended badly: the others are about to be killed."""
-        self._once(attempt, 0, slot, lambda: ((), {"ranks": list(ranks)}))
+        if self._is_new(attempt, 0):
+            whole = evidence.known(look())
+            self._begin(attempt, 0, slot, lambda: ((), whole))
 
-    def _once(
-        self, attempt: int, number: int, slot: int, collect: Callable[[], tuple[tuple[Stack, ...], dict[str, Any]]]
-    ) -> None:
-        if (attempt, number) in self._taken:
-            return
+    def _is_new(self, attempt: int, number: int) -> bool:
+        new = (attempt, number) not in self._taken
         self._taken.add((attempt, number))
+        return new
+
+    def _begin(self, attempt: int, number: int, slot: int, collect: Collect) -> None:
         task = asyncio.create_task(self._take(attempt, number, slot, collect))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _take(
-        self,
-        attempt: int,
-        number: int,
-        slot: int,
-        collect: Callable[[], tuple[tuple[Stack, ...], dict[str, Any]]],
-    ) -> None:
+    async def _take(self, attempt: int, number: int, slot: int, collect: Collect) -> None:
         loop = asyncio.get_running_loop()
         try:
             stacks, whole = await loop.run_in_executor(self.threads, collect)

@@ -43,8 +43,7 @@ class StopRequest:
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     stop_requested = StopRequest()  # before the imports that take seconds
-    if stacks.ENV in environ:
-        stacks.answer_into(Path(environ[stacks.ENV]))
+    stacks.answer(environ)
     with tempfile.TemporaryDirectory(prefix="ciuic-rank-") as scratch:
         try:
             env = RankEnv.from_environ(environ) if rank_env.ATTEMPT in environ else by_hand(environ, Path(scratch))
