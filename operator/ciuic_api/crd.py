@@ -10,8 +10,9 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from . import GROUP, KIND, PLURAL, VERSION
-from .job import TRANSITIONS, JobSpec
+from .job import JobSpec
 from .jobstatus import JobStatus
+from .mutability import TRANSITIONS
 from .names import MAX_JOB_NAME
 from .schema import cel
 

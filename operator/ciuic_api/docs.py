@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from . import API_VERSION, KIND
 from .crd import custom_resource_definition
-from .job import FIXED, WHILE_SUSPENDED
+from .mutability import FIXED, WHILE_SUSPENDED
 from .names import (
     ANNOTATION_CHECKPOINT_PATH,
     ANNOTATION_TAKE_OVER,

@@ -7,9 +7,10 @@ ever taken for a hang. Called by the planner.
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from ciuic_api.job import Deadlines, JobSpec
+from ciuic_api.job import JobSpec
 from ciuic_api.jobstatus import Pace
 from ciuic_api.protocol import Report
+from ciuic_api.watching import Deadlines
 
 LEAST_SECONDS = 30.0
 FACTOR = 4.0

@@ -9,7 +9,9 @@ from typing import Any
 from ciuic_api import API_VERSION, KIND, agent_config, names
 from ciuic_api.accelerators import VENDORS
 from ciuic_api.agent_config import AgentConfig, StoreConfig
-from ciuic_api.job import CacheMedium, Checkpoint, HugePages, Prefork, RdmaMode
+from ciuic_api.checkpointing import Checkpoint
+from ciuic_api.job import Prefork
+from ciuic_api.pod_settings import CacheMedium, HugePages, RdmaMode
 from ciuic_api.schema import quantity_bytes
 
 from .model import Job, PodBody

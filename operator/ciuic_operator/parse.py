@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ciuic_api import names
-from ciuic_api.job import Checkpoint, JobSpec
+from ciuic_api.checkpointing import Checkpoint
+from ciuic_api.job import JobSpec
 from ciuic_api.jobstatus import JobStatus
 from ciuic_api.reasons import Reason
 

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from ciuic_api import API_VERSION, KIND, names
-from ciuic_api.job import HugePages, JobSpec, RdmaMode
+from ciuic_api.job import JobSpec
 from ciuic_api.jobstatus import JobStatus
+from ciuic_api.pod_settings import HugePages, RdmaMode
 from ciuic_operator.manifests import Platform, rank_pod
 from ciuic_operator.model import Job
 

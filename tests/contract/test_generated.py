@@ -12,7 +12,8 @@ import yaml
 
 from ciuic_api.crd import custom_resource_definition
 from ciuic_api.docs import api_markdown, reasons_markdown
-from ciuic_api.job import FIXED, WHILE_SUSPENDED, JobSpec
+from ciuic_api.job import JobSpec
+from ciuic_api.mutability import FIXED, WHILE_SUSPENDED
 from ciuic_api.reasons import Reason
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,8 +1,8 @@
 """The rule about faults of the released attempt: restart, within budgets, or stop with a reason. Pure."""
 
-from ciuic_api.job import Restarts
 from ciuic_api.jobstatus import Budget, Failure, JobStatus, LedgerEntry, Quarantined, State
 from ciuic_api.reasons import Reason
+from ciuic_api.watching import Restarts
 
 from ..health import Fault, faults
 from ..model import Plan, World

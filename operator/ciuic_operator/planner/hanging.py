@@ -5,10 +5,10 @@ Only fresh reports of every slot count. As long as one rank may rightly be where
 
 from dataclasses import dataclass
 
-from ciuic_api.job import Watchdog, WatchdogMode
 from ciuic_api.jobstatus import JobStatus
 from ciuic_api.protocol import AgentState, Stack
 from ciuic_api.reasons import Reason
+from ciuic_api.watching import Watchdog, WatchdogMode
 
 from .. import culprit
 from ..deadlines import limit_seconds

@@ -1,6 +1,6 @@
 """Rules that bring an attempt from its number to `run: true`: pods, first attempt, quiescence, restore. Pure."""
 
-from ciuic_api.job import Resume
+from ciuic_api.checkpointing import Resume
 from ciuic_api.jobstatus import CheckpointRef, JobStatus, LineageLink, State
 from ciuic_api.lineage import Attempt
 from ciuic_api.protocol import RANKS_REMAIN, AgentState, Report, RunState, StoreState

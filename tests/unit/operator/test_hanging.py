@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace as changed
 
 from builders import NOW, PODS, job, status, trains, world
-from ciuic_api.job import Watchdog
 from ciuic_api.jobstatus import JobStatus, Pace, State
 from ciuic_api.protocol import Evidence, PhaseTime, RankState, Report, Stack
 from ciuic_api.reasons import Reason
+from ciuic_api.watching import Watchdog
 from ciuic_operator.deadlines import pace_key
 from ciuic_operator.model import Plan, World
 from ciuic_operator.planner import plan
