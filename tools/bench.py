@@ -79,7 +79,7 @@ def start_parts(namespace: str) -> dict[str, float]:
     """Seconds from `kubectl apply` to the first completed step, and what they went into."""
     job = jobs.TrainingJob(kubectl, namespace, "start", {})
     applied = time.time()
-    kubectl("apply", "-n", namespace, "-f", "-", stdin=jobs.tiny("start", f"bench-{uuid.uuid4().hex[:8]}", steps=5))
+    kubectl("apply", "-n", namespace, "-f", "-", stdin=jobs.tiny("start", f"bench-{uuid.uuid4().hex[:8]}", steps=1_000_000))
     job.wait_step(1)
     jobs.wait_until("the first step's line", lambda: records(job, "step", 1), 30)
     pod = job.pods()[0]
@@ -105,8 +105,9 @@ def moment(text: str) -> float:
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
 
 
-def recoveries(job: jobs.TrainingJob, wipe: bool, tell: Callable[[], None]) -> list[float]:
+def recoveries(job: jobs.TrainingJob, tier: str, tell: Callable[[], None]) -> list[float]:
     """Seconds from SIGKILL of slot 1's rank to the next completed step, again and again."""
+    wipe = tier == "S3"
     taken = []
     for _ in range(KILLS):
         attempt = int(job.status()["attempt"])
@@ -115,8 +116,16 @@ def recoveries(job: jobs.TrainingJob, wipe: bool, tell: Callable[[], None]) -> l
             job.execute(0, "python", "-c", WIPE)
         killed = float(job.execute(1, "python", "-c", KILL.replace("WIPE", WIPE if wipe else "")))
         taken.append(wait_for_steps(job, attempt + 1, 1)[0]["time"] - killed)
+        must_have_come_from(job, tier)
         tell()
     return taken
+
+
+def must_have_come_from(job: jobs.TrainingJob, tier: str) -> None:
+    """A recovery from another tier than is timed would be a figure of something else."""
+    restored = job.status()["restored"]
+    said = f"(checkpoint {restored['step']}.a{restored['attempt']}, from {tier})"
+    jobs.wait_until(f"an event that says {said}", lambda: any(said in note for _, note in job.events()), 10, job.describe)
 
 
 def wait_for_steps(job: jobs.TrainingJob, attempt: int, count: int) -> list[dict[str, Any]]:
@@ -205,8 +214,8 @@ def main() -> None:
             kubectl("apply", "-n", namespace, "-f", "-", stdin=body)
             job = jobs.TrainingJob(kubectl, namespace, "kills", {})
             job.wait_step(1)
-            memory = recoveries(job, wipe=False, tell=tell)
-            s3 = recoveries(job, wipe=True, tell=tell)
+            memory = recoveries(job, "memory", tell)
+            s3 = recoveries(job, "S3", tell)
     finally:
         kubectl("delete", "namespace", namespace, "--wait=false", check=False)
     (ROOT / "docs" / "benchmarks.md").write_text(report(plans, starts, memory, s3))
