@@ -3,6 +3,7 @@
 Writes the file anew, with date, machine and commit. KILLS (20) says how many recoveries of each kind are timed.
 """
 
+import gc
 import json
 import os
 import platform
@@ -55,6 +56,7 @@ def seconds_of_plans() -> list[float]:
     pods = tuple(builders.pod(slot) for slot in range(PODS))
     reports = {slot: builders.trains(slot) for slot in range(PODS)}
     taken = []
+    gc.freeze()  # as the operator does
     for _ in range(30):
         world = builders.world(builders.job(builders.status(), nodes=PODS), pods, reports)
         began = time.perf_counter()

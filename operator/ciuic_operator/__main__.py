@@ -5,6 +5,7 @@ A start: Lease, certificate authority, caches of pods and nodes, hub, kopf. An e
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -117,6 +118,7 @@ async def operate(
         tasks["kopf"] = asyncio.create_task(watch_jobs(chosen, parts, stop, stop_kopf))
         probes.watch_over(parts.checks)
         probes.ready(True)
+        gc.freeze()  # modules and models stay for good: a collection that walks them stops every job's loop for 20 ms
         log.info("serving jobs; agents connect to %s", chosen.hub_url)
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         return verdict(tasks)
