@@ -81,7 +81,9 @@ def start_parts(namespace: str) -> dict[str, float]:
     """Seconds from `kubectl apply` to the first completed step, and what they went into."""
     job = jobs.TrainingJob(kubectl, namespace, "start", {})
     applied = time.time()
-    kubectl("apply", "-n", namespace, "-f", "-", stdin=jobs.tiny("start", f"bench-{uuid.uuid4().hex[:8]}", steps=1_000_000))
+    kubectl(
+        "apply", "-n", namespace, "-f", "-", stdin=jobs.tiny("start", f"bench-{uuid.uuid4().hex[:8]}", steps=1_000_000)
+    )
     job.wait_step(1)
     jobs.wait_until("the first step's line", lambda: records(job, "step", 1), 30)
     pod = job.pods()[0]
@@ -127,7 +129,9 @@ def must_have_come_from(job: jobs.TrainingJob, tier: str) -> None:
     """A recovery from another tier than is timed would be a figure of something else."""
     restored = job.status()["restored"]
     said = f"(checkpoint {restored['step']}.a{restored['attempt']}, from {tier})"
-    jobs.wait_until(f"an event that says {said}", lambda: any(said in note for _, note in job.events()), 10, job.describe)
+    jobs.wait_until(
+        f"an event that says {said}", lambda: any(said in note for _, note in job.events()), 10, job.describe
+    )
 
 
 def wait_for_steps(job: jobs.TrainingJob, attempt: int, count: int) -> list[dict[str, Any]]:
