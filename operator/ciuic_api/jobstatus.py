@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .accounts import Account, Stages
 from .schema import Schema
 
 
@@ -70,20 +71,40 @@ class Failure(Schema):
     """The attempt that failed."""
     evidence: Annotated[str | None, Field(max_length=1280)] = None
     """Where stacks, progress and last lines of the ranks are kept; `kubectl deepseek evidence` shows them."""
+    detected_seconds: int | None = None
+    """From the failure to seeing it."""
     recovered_seconds: int | None = None
     """From seeing it to the next completed step."""
 
 
 class LedgerEntry(Schema):
-    """One restart, for budgets and crash loops."""
+    """One failure: for budgets and crash loops, and with what it cost."""
 
     at: str
+    """When it was seen."""
     reason: str
     fingerprint: str
     counted: bool
     """False for disruptions, which are free."""
     step: int
     """Highest completed step of the job when it failed."""
+    slot: int | None = None
+    rank: int | None = None
+    node: str | None = None
+    attempt: int = 0
+    """The attempt that failed."""
+    failed_at: str | None = None
+    """When it happened, as far as an agent could say: RFC 3339, with milliseconds."""
+    restored: CheckpointRef | None = None
+    """What was restored; absent with a tier that is none: step 0."""
+    tier: str | None = None
+    """memory, s3, or none; absent until ranks were let go again."""
+    lost_steps: int | None = None
+    """Steps that were completed and had to be done again; absent until ranks were let go again."""
+    stages: Stages | None = None
+    """Seconds of the recovery, in milliseconds, stage by stage."""
+    recovered: bool = False
+    """A step was completed again. Never for a failure that came before the one before it was over."""
 
 
 class Budget(Schema):
@@ -147,6 +168,15 @@ class JobStatus(Schema):
     """Newest S3 manifest ever seen. While it is set, the job never starts at step 0."""
     last_failure: Failure | None = None
     ledger: Annotated[tuple[LedgerEntry, ...], Field(max_length=8)] = ()
+    """The newest failures, oldest first; `kubectl deepseek history` shows them."""
+    account: Account | None = None
+    """What ETTR is reckoned from. Of the built-in trainer only: the steps of a script are not known."""
+    ettr: str | None = None
+    """Share of the time since ranks were first let go, suspensions left out, that went into steps the model has: `0.973`."""
+    ettr_last_hour: str | None = None
+    """The same of the last hour."""
+    lost_steps: int = 0
+    """Steps that were completed and had to be done again, all restarts together."""
     budget: Budget | None = None
     paces: Annotated[tuple[Pace, ...], Field(max_length=8)] = ()
     """What deadlines are computed from."""

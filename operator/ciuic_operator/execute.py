@@ -50,6 +50,9 @@ PROGRESS_FIELDS = (
     "ready",
     "last_checkpoint",
     "last_committed",
+    "account",
+    "ettr",
+    "ettr_last_hour",
 )
 """A status that differs in these alone waits for its turn; any other difference is written at once."""
 PERSISTED_FIELDS = ("attempt", "released", "next_incarnation")

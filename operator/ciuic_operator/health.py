@@ -25,6 +25,8 @@ class Fault:
     node: str | None = None
     fingerprint: str = ""
     seconds_ago: float = 0.0
+    known_seconds_ago: float = 0.0
+    """Since when the operator could know of it."""
     evidence: str | None = None
     """Where more can be read."""
     checkpoint: CheckpointId | None = None

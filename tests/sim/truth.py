@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ciuic_api.jobstatus import TERMINAL, CheckpointRef, State
+from ciuic_api.jobstatus import TERMINAL, CheckpointRef, JobStatus, State
 from ciuic_api.lineage import CheckpointId
 from ciuic_api.protocol import Directive, RunState, StoreState
 from ciuic_api.reasons import Reason
@@ -56,6 +56,7 @@ class Truth:
             raise Violation(f"{before.state} is not the end: {after.state}")
         if after.attempt > before.attempt and before.released and after.restarts.total > cluster.faults:
             raise Violation(f"{after.restarts.total} restarts for {cluster.faults} faults: {plan.message}")
+        self._check_account(before, after)
         if after.state is State.FAILED and plan.reason is Reason.CHECKPOINTS_LOST:
             good = [c for c in cluster.store.manifests - cluster.corrupt if self.counts(c)]
             if good:
@@ -63,6 +64,22 @@ class Truth:
         if after.released and not before.released:
             self._check_release(cluster, world, plan)
             self.released.append((after.attempt, identity(after.restored)))
+
+    def _check_account(self, before: JobStatus, after: JobStatus) -> None:
+        """No more is kept than there was time, nothing that is lost is found again, and what is written stays small."""
+        account = after.account
+        if account is None:
+            return
+        for share in (after.ettr, after.ettr_last_hour):
+            if share is not None and not 0 <= float(share) <= 1:
+                raise Violation(f"a share of {share}: {account}")
+        pairs = list(zip(account.marks, account.marks[1:], strict=False))
+        if any(b.kept < a.kept or b.step < a.step or b.kept - a.kept > b.at - a.at for a, b in pairs):
+            raise Violation(f"more is kept than there was time, or marks go back: {account}")
+        if after.lost_steps < before.lost_steps or len(after.ledger) > 8 or len(account.marks) > 24:
+            raise Violation(
+                f"steps were found again, or a list grows: {before.lost_steps} {after.lost_steps} {account}"
+            )
 
     def _check_release(self, cluster: Cluster, world: World, plan: Plan) -> None:
         """What is chosen counts, is whole, is the newest that is known, and is waited for where the store is needed."""

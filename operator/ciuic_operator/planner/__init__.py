@@ -6,7 +6,7 @@ RULES is read top to bottom and the first rule that answers wins. Each decision 
 from dataclasses import replace
 
 from ..model import Plan, World
-from . import admission, ending, failing, hanging, progress, starting, suspending
+from . import accounting, admission, ending, failing, hanging, progress, starting, suspending
 from .directives import directives
 from .receivers import with_unknown_receivers
 
@@ -36,5 +36,5 @@ def plan(world: World) -> Plan:
     decided = next(answer for rule in RULES if (answer := rule(seen)) is not None)
     if world.job.deleting:
         return decided
-    decided = with_unknown_receivers(world, decided)
+    decided = accounting.accounted(world, with_unknown_receivers(world, decided))
     return replace(decided, directives=directives(seen, decided.status))

@@ -1,9 +1,14 @@
 """The rule about faults of the released attempt: restart, within budgets, or stop with a reason. Pure."""
 
+from dataclasses import replace
+from datetime import timedelta
+
+from ciuic_api.accounts import Stages
 from ciuic_api.jobstatus import Budget, Failure, JobStatus, LedgerEntry, Quarantined, State
 from ciuic_api.reasons import Reason
 from ciuic_api.watching import Restarts
 
+from ..account import moment
 from ..health import Fault, faults
 from ..model import Plan, World
 from ..status import LEDGER_KEPT, changed, parse_time, timestamp
@@ -17,7 +22,17 @@ def failed(world: World) -> Plan | None:
     """A fault ends the attempt everywhere: under ZeRO-3 every rank holds a piece of the state."""
     status = world.job.status
     found = faults(world) if status.released else []
-    return restart(world, status, found[0]) if found else None
+    return restart(world, status, _dated(world, found)) if found else None
+
+
+def _dated(world: World, found: list[Fault]) -> Fault:
+    """The cause, at the moment at which the first of the faults happened: the attempt got no further than that."""
+
+    def heard(fault: Fault) -> float:
+        return world.heard[fault.slot].heard_seconds_ago if fault.slot in world.heard else 0.0
+
+    first = max(fault.seconds_ago + heard(fault) for fault in found)
+    return replace(found[0], seconds_ago=first, known_seconds_ago=heard(found[0]))
 
 
 def restart(world: World, status: JobStatus, fault: Fault) -> Plan:
@@ -52,12 +67,20 @@ def restart(world: World, status: JobStatus, fault: Fault) -> Plan:
 def _noted(world: World, status: JobStatus, fault: Fault, restarts: Restarts) -> JobStatus:
     """The status with the failure in its ledger, and counted where it counts."""
     now = timestamp(world.now)
+    known = round(1000 * min(fault.known_seconds_ago, fault.seconds_ago))
+    detected = round(1000 * fault.seconds_ago) - known
     entry = LedgerEntry(
         at=now,
         reason=str(fault.reason),
         fingerprint=fault.fingerprint[:200],
         counted=fault.counted,
         step=status.highest_step,
+        slot=fault.slot,
+        rank=fault.rank,
+        node=fault.node,
+        attempt=status.attempt,
+        failed_at=moment(world.now - timedelta(seconds=fault.seconds_ago)),
+        stages=Stages(detect=detected, decide=known),
     )
     failure = Failure(
         reason=str(fault.reason),
@@ -68,6 +91,7 @@ def _noted(world: World, status: JobStatus, fault: Fault, restarts: Restarts) ->
         at=now,
         attempt=status.attempt,
         evidence=fault.evidence,
+        detected_seconds=detected // 1000,
     )
     status = changed(status, last_failure=failure, ledger=(*status.ledger, entry)[-LEDGER_KEPT:])
     if fault.checkpoint is not None:

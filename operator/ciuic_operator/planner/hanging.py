@@ -3,7 +3,7 @@
 Only fresh reports of every slot count. As long as one rank may rightly be where it is, all others may wait for it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ciuic_api.jobstatus import JobStatus
 from ciuic_api.protocol import AgentState, Stack
@@ -90,6 +90,8 @@ def hanging(world: World) -> Plan | None:
     if job.spec.watchdog is not None and job.spec.watchdog.mode is WatchdogMode.NOTIFY:
         message = f"{fault.message}; watchdog.mode is Notify, nothing is restarted"
         return _stalled(world, status, message, recheck_after=5.0)
+    known = seconds_since(status.evidence_since, world.now)
+    fault = replace(fault, seconds_ago=found.seconds, known_seconds_ago=known)
     return restart(world, settled(world, status), fault)
 
 
