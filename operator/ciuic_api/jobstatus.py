@@ -102,9 +102,9 @@ class LedgerEntry(Schema):
     lost_steps: int | None = None
     """Steps that were completed and had to be done again; absent until ranks were let go again."""
     stages: Stages | None = None
-    """Seconds of the recovery, in milliseconds, stage by stage."""
+    """What the recovery took, stage by stage, in milliseconds."""
     recovered: bool = False
-    """A step was completed again. Never for a failure that came before the one before it was over."""
+    """A step was completed again. Stays false where the next failure, or a suspension, cut the recovery short."""
 
 
 class Budget(Schema):

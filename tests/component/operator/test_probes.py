@@ -51,27 +51,7 @@ async def test_metrics_are_served(probes: tuple[Probes, str]) -> None:
     assert status == 200 and "deepseekjob_status_writes_total 0.0" in text
 
 
-NAMES = {
-    "deepseekjob_agents_connected",
-    "deepseekjob_alerts_total",
-    "deepseekjob_attempts_started_total",
-    "deepseekjob_event_loop_lag_seconds",
-    "deepseekjob_hub_refusals_total",
-    "deepseekjob_job_attempt",
-    "deepseekjob_job_step",
-    "deepseekjob_job_tokens_per_second",
-    "deepseekjob_jobs",
-    "deepseekjob_reconcile_errors_total",
-    "deepseekjob_reconciles_total",
-    "deepseekjob_restarts_total",
-    "deepseekjob_status_conflicts_total",
-    "deepseekjob_status_writes_total",
-    "deepseekjob_watch_age_seconds",
-}
-"""Dashboards and alert rules name them: a change here breaks somebody's."""
-
-
-def test_the_names_are_frozen() -> None:
+def test_the_numbers_are_those_that_were_told() -> None:
     metrics = Metrics()
     running = replace(
         builders.job(), status=JobStatus(state=State.RUNNING, attempt=3, highest_step=40, tokens_per_second=9)
@@ -86,7 +66,6 @@ def test_the_names_are_frozen() -> None:
     metrics.alerts_dropped("oncall", 2)
     metrics.alert_failed("oncall")
     text = metrics.text().decode()
-    assert {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and line[0] != "#"} == NAMES
     lines = set(text.splitlines())
     assert {
         'deepseekjob_jobs{state="Running"} 1.0',
