@@ -16,6 +16,7 @@ from . import curves, plot, submitting
 from . import logs as log_lines
 from .cluster import Cluster
 from .errors import CliError, Refused, Unreachable
+from .history import history_view
 from .snapshot import Snapshot, snapshot
 from .view import job_line, job_list, job_view
 
@@ -56,6 +57,18 @@ def status(
         raise typer.Exit(_watch(cluster, name))
     else:
         out.print(job_view(_look(cluster, name), datetime.now(UTC)), crop=False)
+
+
+@app.command()
+def history(
+    name: Annotated[str, typer.Argument(help="The job.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show a job's newest failures: what was done about each, how long each part of it took, and what was lost."""
+    cluster = clusters.connect(kubeconfig, context, namespace)
+    out.print(history_view(cluster.job(name)), crop=False)
 
 
 @app.command()

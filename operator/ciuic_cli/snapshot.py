@@ -70,6 +70,9 @@ class Snapshot:
     restarts: int
     software_restarts: int
     disruptions: int
+    ettr: str | None
+    ettr_last_hour: str | None
+    lost_steps: int
     last_checkpoint: Checkpoint | None
     last_committed: Checkpoint | None
     last_failure: Failure | None
@@ -105,6 +108,9 @@ def snapshot(job: Json, pods: Iterable[Json]) -> Snapshot:
         restarts=counts.get("total", 0),
         software_restarts=counts.get("software", 0),
         disruptions=counts.get("disruption", 0),
+        ettr=status.get("ettr"),
+        ettr_last_hour=status.get("ettrLastHour"),
+        lost_steps=status.get("lostSteps", 0),
         last_checkpoint=_checkpoint(status.get("lastCheckpoint")),
         last_committed=_checkpoint(status.get("lastCommitted")),
         last_failure=_failure(status.get("lastFailure")),

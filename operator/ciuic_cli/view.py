@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ciuic_api.nextsteps import next_step
 
+from .history import ettr
 from .snapshot import Checkpoint, Snapshot
 
 COLOURS = {
@@ -102,6 +103,8 @@ def _facts(job: Snapshot, now: datetime) -> Table:
     if job.restarts:
         split = f"{job.software_restarts} after failures, {job.disruptions} after disruptions"
         table.add_row("restarts", f"{job.restarts} ({split})")
+    if share := ettr(job.ettr, job.ettr_last_hour):
+        table.add_row("ETTR", f"{share}{f', {job.lost_steps:,} steps lost' if job.lost_steps else ''}")
     checkpoints = []
     if job.last_committed:
         checkpoints.append(_checkpoint(job.last_committed, "S3", now))

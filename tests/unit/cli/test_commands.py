@@ -178,3 +178,8 @@ def test_main_prints_an_error_and_exits_with_1(
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 1
+
+
+def test_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, Api(answers("complete")), "history", "tiny")
+    assert result.exit_code == 0 and "RankKilled" in result.stdout and "restarts 1 (" in result.stdout
