@@ -29,7 +29,7 @@ def accounted(world: World, decided: Plan) -> Plan:
     if world.job.spec.training is not None:
         after = _with_account(world, before, after)
     after = changed(after, lost_steps=before.lost_steps + (lost or 0))
-    passed = _stages_passed(after) != _stages_passed(decided.status) or _attempt(after) != _attempt(before)
+    passed = _newest_stages(after) != _newest_stages(decided.status) or _trains_again(before, after)
     return replace(decided, status=after, urgent=decided.urgent or passed)
 
 
@@ -92,15 +92,18 @@ def _stages(known: Stages, over: int, since_failure: int) -> Stages:
     return known.model_copy(update=times)
 
 
-def _stages_passed(status: JobStatus) -> Stages | None:
+def _newest_stages(status: JobStatus) -> Stages | None:
     return status.ledger[-1].stages if status.ledger else None
 
 
 # ---- time
 
 
-def _attempt(status: JobStatus) -> int | None:
-    return status.account.attempt if status.account is not None else None
+def _trains_again(before: JobStatus, after: JobStatus) -> bool:
+    """The first step of an attempt is seen: from here on time is kept."""
+    if before.account is None or after.account is None:
+        return False
+    return before.account.attempt != after.account.attempt == after.attempt
 
 
 def _with_account(world: World, before: JobStatus, after: JobStatus) -> JobStatus:

@@ -76,6 +76,7 @@ def test_failures_their_stages_and_the_totals() -> None:
         (RECOVERED | {"restored": None, "tier": "none"}, {}, "from step 0"),
         (RECOVERED | {"recovered": False, "attempt": 2}, {}, "from step 55 (memory), under way"),
         (RECOVERED | {"recovered": False, "attempt": 1}, {}, "from step 55 (memory), cut short"),
+        (RECOVERED | {"recovered": False, "attempt": 2}, {"state": "Failed"}, "from step 55 (memory), cut short"),
         (UNDER_WAY | {"attempt": 3}, {"state": "Failed"}, "not restarted"),
         (RECOVERED | {"stages": None}, {}, "-"),
     ],

@@ -126,6 +126,16 @@ def test_a_crash_and_a_restore_from_memory() -> None:
     assert failure is not None and failure.detected_seconds == 2
 
 
+def test_the_first_step_of_all_ranks_is_written_at_once() -> None:
+    """Time is kept from there on; a slower write would lose what lies between."""
+    one = trained()
+    one.fails(103, 9)
+    one.is_let_go(105, 2, 7)
+    assert one.at(115, trains(0, 2, 8), trains(1, 2, 7)).status.state is State.RUNNING
+    assert one.trains(116, 8, attempt=2).urgent
+    assert not one.trains(126, 9, attempt=2).urgent
+
+
 def test_a_restore_from_s3_costs_the_steps_since_its_checkpoint() -> None:
     one = trained()
     one.fails(100, 9)
