@@ -20,12 +20,14 @@ from ciuic_api.protocol import (
     AgentFailure,
     AgentState,
     Directive,
+    Evidence,
     Owner,
     Preflight,
     RankState,
     Report,
     RestoreFailure,
     RunState,
+    Stack,
     UploadState,
 )
 from ciuic_trainer.agent import supervisor
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 STEP_SECONDS = 0.5
 MEMORY_COPIES = 3
 CHECK_SECONDS = 0.3
+COLLECTIVE = "torch/distributed/distributed_c10d.py:2501 all_reduce"
+"""Where ranks wait for their peers."""
 LOOK_SECONDS = (0.05, 0.6)
 LOAD_SECONDS = (0.5, 1.5)
 
@@ -51,6 +55,9 @@ class Ranks:
     exit_code: int | None = None
     ready: bool = False
     """Loaded, and waiting for its peers."""
+    moved_at: float = 0.0
+    hangs_at: str = ""
+    """The frame it stands in for ever; empty while it comes to the collectives of its peers."""
 
 
 @dataclass
@@ -250,11 +257,11 @@ class Actor:
         self.cluster.truth.check_start(self.cluster, self, directive)
         self.started = directive.attempt
         step = directive.restore.checkpoint.step if directive.restore else 0
-        self.ranks = ranks = Ranks(attempt=directive.attempt, step=step)
+        self.ranks = ranks = Ranks(attempt=directive.attempt, step=step, moved_at=self.cluster.clock.now)
         self.leftovers = self.cluster.random.choice((0, 0, 1))
 
         def loaded() -> None:
-            ranks.ready = True
+            ranks.ready, ranks.moved_at = True, self.cluster.clock.now
             if ranks.step >= self.cluster.steps:
                 ranks.alive, ranks.exit_code = False, 0  # restored at the end: nothing is left to do
 
@@ -264,7 +271,7 @@ class Actor:
         """All ranks of the attempt made this step."""
         ranks = self.ranks
         assert ranks is not None
-        ranks.step = step
+        ranks.step, ranks.moved_at = step, self.cluster.clock.now
         last = step >= self.cluster.steps
         persist = step % self.cluster.persist_every == 0 or last
         if persist or step % self.cluster.memory_every == 0:
@@ -316,7 +323,14 @@ class Actor:
             return
         ranks: tuple[RankState, ...] = ()
         if self.ranks is not None:
-            ranks = (RankState(rank=self.slot, phase="step", step=self.ranks.step, exit_code=self.ranks.exit_code),)
+            state = RankState(
+                rank=self.slot,
+                phase="step",
+                step=self.ranks.step,
+                exit_code=self.ranks.exit_code,
+                unmoved_seconds=self.cluster.clock.now - self.ranks.moved_at,
+            )
+            ranks = (state,)
         self.cluster.report(
             self.uid,
             Report(
@@ -331,11 +345,20 @@ class Actor:
                 run=self.run,
                 restore_failed=self.restore_failed,
                 preflight=Preflight() if self.checked else None,
+                evidence=self._evidence(),
                 rendezvous=f"{self.uid}:{29500 + self.local.attempt}",
                 upload=UploadState(committed=self.uploading.committed),
                 uploads_done=self.uploading.done,
             ),
         )
+
+    def _evidence(self) -> Evidence | None:
+        """The stacks that the newest directive asks for."""
+        directive, ranks = self.directive, self.ranks
+        if directive is None or ranks is None or not directive.evidence or directive.attempt != ranks.attempt:
+            return None
+        stack = Stack(rank=self.slot, process_state="S", frames=(ranks.hangs_at or COLLECTIVE,))
+        return Evidence(attempt=ranks.attempt, number=directive.evidence, stacks=(stack,))
 
     def _failure(self) -> AgentFailure | None:
         if self.local.ranks_remain:

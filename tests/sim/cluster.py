@@ -97,7 +97,7 @@ class Cluster:
         groups: dict[int, dict[int, Actor]] = {}
         for actor in (*self.actors.values(), *self.unreachable.values()):
             ranks = actor.ranks
-            if not actor.gone and ranks is not None and ranks.alive and ranks.ready:
+            if not actor.gone and ranks is not None and ranks.alive and ranks.ready and not ranks.hangs_at:
                 groups.setdefault(ranks.attempt, {})[actor.slot] = actor
         for group in groups.values():
             step = min(actor.ranks.step for actor in group.values() if actor.ranks)
@@ -323,7 +323,6 @@ class Cluster:
         return "\n".join(self.story[-60:])
 
 
-def make_spec(nodes: int, steps: int, **checkpoint: Any) -> JobSpec:
-    return builders.spec(
-        nodes, training={"steps": steps}, checkpoint={"path": "s3://ckpt/runs", "run": "team/tiny"} | checkpoint
-    )
+def make_spec(nodes: int, steps: int, **fields: Any) -> JobSpec:
+    checkpoint = {"path": "s3://ckpt/runs", "run": "team/tiny"}
+    return builders.spec(nodes, training={"steps": steps}, checkpoint=checkpoint, **fields)
