@@ -92,6 +92,15 @@ class AgentProcess:
         (pid,) = set(self.children()) - set(self.ranks())
         return pid
 
+    def pause(self) -> None:
+        """The agent alone stops, as by SIGSTOP; its ranks go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """As when the container is out of memory: agent and ranks are gone at once, the memory tier stays."""
         if self.process is None:

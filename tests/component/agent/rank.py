@@ -132,7 +132,8 @@ def environment(path: str) -> None:
 def train(control: str, size_bytes: str = "65536") -> None:
     """Completes steps up to the number in the file `control`, with copies into the memory tier as its environment says.
 
-    The state is a byte string that depends on rank and step alone, and a restored one is compared with it.
+    The state is a byte string that depends on rank, step and attempt, as if each attempt's gradients were perturbed: a
+    restored one must be all of the checkpoint that was asked for.
     """
     from ciuic_api.lineage import CheckpointId
     from ciuic_trainer.shared.memory_tier import MemoryTier
@@ -149,12 +150,12 @@ def train(control: str, size_bytes: str = "65536") -> None:
     size = int(size_bytes)
     tier.prepare(size)
 
-    def state(step: int) -> bytes:
-        return (f"rank {env.rank} step {step};".encode() * (size // 8))[:size]
+    def state(checkpoint: CheckpointId) -> bytes:
+        return (f"rank {env.rank} step {checkpoint.step} attempt {checkpoint.attempt};".encode() * (size // 8))[:size]
 
     def save(step: int, persist: bool) -> None:
         checkpoint = CheckpointId(step, env.attempt)
-        if not tier.write(checkpoint, persist=persist, chunks=[memoryview(state(step))], size_bytes=size):
+        if not tier.write(checkpoint, persist=persist, chunks=[memoryview(state(checkpoint))], size_bytes=size):
             print(f"step {step}: no free buffer", flush=True)
         sender.send(CheckpointWritten(env.rank, checkpoint, persist))
 
@@ -163,13 +164,13 @@ def train(control: str, size_bytes: str = "65536") -> None:
         progress.enter(Phase.RESTORE)
         pinned, payload = tier.open_verified(env.restore)
         step = env.restore.step
-        if bytes(payload) != state(step):
+        if bytes(payload) != state(env.restore):
             print("RestoreError: not the state that was saved", flush=True)
             sys.exit(1)
         payload.release()
         pinned.close()
         progress.restored(step)
-    print(f"rank {env.rank} starts at step {step}", flush=True)
+    print(f"rank {env.rank} starts at step {step} of attempt {env.attempt}", flush=True)
     progress.enter(Phase.STEP)
     while True:
         until = int(Path(control).read_text()) if Path(control).exists() else 0
