@@ -58,6 +58,9 @@ def claim(layout: Layout) -> None:
     prefix = POD_CIDR.split("/")[1]
     if f"inet {BRIDGE_IP}/" not in _ip("-4", "addr", "show", "dev", BRIDGE):
         _ip("addr", "add", f"{BRIDGE_IP}/{prefix}", "dev", BRIDGE)
+    # Set to itself it is fixed. Else it is the lowest of the ports' and changes as pods come and go, and a pod that has
+    # an open connection to another one keeps the old one for as long as that lives: it reaches nothing on the node.
+    _ip("link", "set", BRIDGE, "address", Path(f"/sys/class/net/{BRIDGE}/address").read_text().strip())
     _ip("link", "set", BRIDGE, "up")
 
 

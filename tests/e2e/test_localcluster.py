@@ -49,6 +49,18 @@ def test_up_on_a_live_cluster_changes_nothing_and_is_quick() -> None:
     assert seconds < 15, f"`up` took {seconds:.1f} s on a live cluster"
 
 
+def test_pods_that_come_and_go_do_not_change_the_address_of_their_gateway() -> None:
+    """A pod that was told another one loses the node, S3 on it too, for as long as it talks to any other pod."""
+    address = Path("/sys/class/net/cni0/address")
+    before = address.read_text()
+    subprocess.run(["ip", "link", "add", "dsj-port", "address", "02:00:00:00:00:01", "type", "veth"], check=True)
+    try:
+        subprocess.run(["ip", "link", "set", "dsj-port", "master", "cni0"], check=True)
+        assert address.read_text() == before
+    finally:
+        subprocess.run(["ip", "link", "delete", "dsj-port"], check=True)
+
+
 def test_a_second_cluster_is_refused_and_names_the_first(tmp_path: Path) -> None:
     result = localcluster("up", cache=tmp_path / "second")
     assert result.returncode == 1

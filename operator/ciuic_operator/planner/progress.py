@@ -38,7 +38,7 @@ def observed(world: World) -> JobStatus:
     status = _with_paces(world, status, now_running)
     status = _with_evidence(status, reports.values())
     failing = [report.upload for report in reports.values() if report.upload.failing_seconds > STALE_SECONDS]
-    message = f"uploads have failed for {int(failing[0].failing_seconds)} s: {failing[0].message}" if failing else ""
+    message = f"S3 has failed for {int(failing[0].failing_seconds)} s: {failing[0].message}" if failing else ""
     status = with_condition(status, "CheckpointStale", bool(failing), "UploadsFail", message, world.now)
     everybody = connected == world.job.spec.nodes
     if not everybody and world.hub_started_seconds_ago < RECONNECT_SECONDS:

@@ -82,14 +82,15 @@ def fetch(
             check(tier, checkpoint)
             continue
         except NotHeld:
-            say(f"rank {rank}: checkpoint {checkpoint} comes from S3")
+            pass
         except ShardCorrupt as error:
-            say(f"{error}: it comes from S3")
+            say(f"{error}: it is fetched from S3")
         if run is None:
             raise Damaged("the memory copy is gone and there is no store")
         if not tier.discard(checkpoint):  # else the unsound copy would be found instead of the fetched one
             raise Busy(f"an upload reads the memory copy of rank {rank}")
         _fetch_shard(tier, rank, checkpoint, run, wanted)
+        say(f"rank {rank}: checkpoint {checkpoint} came from S3")
 
 
 def _fetch_shard(
