@@ -67,8 +67,6 @@ class Stack(Message, frozen=True, kw_only=True, omit_defaults=True):
     """CPU seconds per second while it was looked at; 1.0 is one core."""
     frames: tuple[str, ...] = ()
     """`file:line function` of the main thread, innermost first; empty where the rank can not answer."""
-    moved: bool = False
-    """The stack was another one a second later."""
 
 
 class Evidence(Message, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The operator dies at the worst moments, agents are cut off, ranks leave things behind. Own scripts: no training here."""
+"""The operator dies at the worst moments, agents are cut off, ranks leave things behind. Mostly with own scripts."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import Apply, Operator
-from jobs import TrainingJob, script, wait_until
+from jobs import TrainingJob, script, tiny, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -68,16 +68,17 @@ def cut_off(pod_ip: str) -> Iterator[None]:
         subprocess.run(["iptables", "-D", *rule], check=True)
 
 
-def test_an_agent_cut_off_while_the_operator_restarts(apply: Apply, operator: Operator) -> None:
-    job = apply(script("loop", ENDLESS))
-    job.wait_state("Running")
+def test_an_agent_cut_off_while_the_operator_restarts(apply: Apply, operator: Operator, run_name: str) -> None:
+    job = apply(tiny("tiny", run_name, steps=100_000))
+    job.wait_step(2)
     before = job.uids()
     with cut_off(job.pods()[1]["status"]["podIP"]):
         operator.kill()
         operator.wait()
         # A wrong restart would come as soon as the operator has heard one agent and not the other.
-        job.wait("one of two agents is heard", lambda s: s.get("ready") == "1/2", 90)
+        at = job.wait("one of two agents is heard", lambda s: s.get("ready") == "1/2", 90)["highestStep"]
         watch_the_cut(job)
+        assert job.status()["highestStep"] > at + 20, "the ranks do not need the operator"
     job.wait("both are heard", lambda s: s.get("ready") == "2/2", 60)
     status = job.status()
     assert status["attempt"] == 1 and status["restarts"]["total"] == 0 and job.uids() == before

@@ -54,7 +54,7 @@ async def test_where_a_rank_stands(
     running = await started(hub, agent)
     await eventually("it stands still", lambda: "stands still" in agent.log)
     (stack,) = (await evidence(hub, running)).stacks
-    assert (stack.rank, innermost(stack), stack.process_state, stack.moved) == (0, function, state, False)
+    assert (stack.rank, innermost(stack), stack.process_state) == (0, function, state)
     assert (stack.cpu_share > 0.3) == busy
     assert len(agent.ranks()) == 1, "asking costs no life"
 

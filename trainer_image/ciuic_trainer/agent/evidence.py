@@ -69,7 +69,7 @@ def collect(subjects: Sequence[Subject]) -> tuple[tuple[Stack, ...], dict[str, A
     for pid, subject in living:
         state = _state(pid)
         dump = _dump(pid, subject.stacks_file)
-        before, frames = stacks.main_thread(first[pid]), stacks.main_thread(dump)
+        frames = stacks.main_thread(dump)
         elapsed = max(time.monotonic() - began, 0.001)
         share = max(0.0, _cpu_seconds(pid) - cpu[pid]) / elapsed
         told.append(
@@ -78,7 +78,6 @@ def collect(subjects: Sequence[Subject]) -> tuple[tuple[Stack, ...], dict[str, A
                 process_state=state,
                 cpu_share=round(share, 2),
                 frames=tuple(frame[:FRAME_CHARACTERS] for frame in frames[:FRAMES]),
-                moved=bool(frames) and bool(before) and frames != before,
             )
         )
         whole.append(
