@@ -3,6 +3,8 @@
 LABEL_WATCHDOG = "ciuic.io/watchdog"
 ANNOTATION_CHECKPOINT_PATH = "ciuic.io/checkpoint-path"
 ANNOTATION_TAKE_OVER = "ciuic.io/take-over-run"
+ANNOTATION_HUB = "ciuic.io/hub"
+"""Of a rank pod: the address and the authority that its agent was told, as the operator's own say them."""
 
 LABEL_JOB = "ciuic.io/job"
 LABEL_JOB_UID = "ciuic.io/job-uid"

@@ -23,6 +23,9 @@ STEPS: dict[Reason, Step] = {
     Reason.INVALID_SPEC: Step(_AGAIN, "change the field"),
     Reason.WATCHDOG_CONTRADICTION: Step("kubectl {n}label dsj {job} {watchdog}-"),
     Reason.UNKNOWN_RECEIVER: Step("kubectl {n}edit dsj {job}"),
+    Reason.AGENTS_ELSEWHERE: Step(
+        """kubectl {n}patch dsj {job} --type merge -p '{{"spec":{{"runPolicy":{{"suspend":true}}}}}}'"""
+    ),
     Reason.UNSCHEDULABLE: Step(_DESCRIBE),
     Reason.IMAGE_UNAVAILABLE: Step(_DESCRIBE),
     Reason.POD_CONFIG_ERROR: Step(_DESCRIBE),

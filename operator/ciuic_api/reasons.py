@@ -26,6 +26,11 @@ class Reason(enum.StrEnum):
         "UnknownReceiver",
         "spec.alerts names a receiver that the chart does not define; the message lists those that it does.",
     )
+    AGENTS_ELSEWHERE = (
+        "AgentsElsewhere",
+        "The pods were started by another installation of the operator and look for its address; they train on, and"
+        " nothing that happens in them is seen. Suspend and resume the job to move it to this one.",
+    )
     CREATING_PODS = "CreatingPods", "Rank pods are being created."
     WAITING_FOR_PODS = (
         "WaitingForPods",

@@ -118,6 +118,7 @@ def assemble(
         obstacles=obstacles,
         cluster=cluster,
         receivers=frozenset(receiver.name for receiver in chosen.receivers),
+        hub=platform.hub,
         now=now,
     )
     execute = Execute(

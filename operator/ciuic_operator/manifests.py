@@ -38,6 +38,11 @@ class Platform:
     hub_ca_pem: str
     cluster: str
 
+    @property
+    def hub(self) -> str:
+        """Where agents connect and whom they trust, in one word to compare by."""
+        return f"{self.hub_url}#{hashlib.sha256(self.hub_ca_pem.encode()).hexdigest()[:12]}"
+
 
 def shard_bytes(job: Job) -> int:
     """Estimate of one rank's shard: fp32 parameters and two moments, 12 bytes per parameter, split over the world."""
@@ -221,6 +226,7 @@ def _own(job: Job, pod: PodBody, slot: int, incarnation: int, platform: Platform
             names.LABEL_INCARNATION: str(incarnation),
         }
     )
+    metadata.setdefault("annotations", {})[names.ANNOTATION_HUB] = platform.hub
     metadata["ownerReferences"] = [
         {
             "apiVersion": API_VERSION,

@@ -58,6 +58,8 @@ class Pod:
     exit_message: str = ""
     restarts: int = 0
     """Restarts of the trainer container."""
+    hub: str = ""
+    """Where its agent was told to connect, and whom to trust."""
 
     @property
     def alive(self) -> bool:
@@ -100,6 +102,8 @@ class World:
     """Names of pods of ours that exist under another owner UID: an older job of this name still ends."""
     refused: str = ""
     """The server's words when it refused a pod of this job last (quota, an admission policy); empty since it took one."""
+    hub: str = ""
+    """Where this operator's hub is, and its authority, as pods are told them."""
     hub_started_seconds_ago: float = 1e9
     """How long this operator process has been listening. Shortly after its start, silence means nothing."""
 
@@ -122,6 +126,11 @@ class World:
     def reports(self) -> Mapping[int, Report]:
         """The newest report of each slot's living pod."""
         return {slot: agent.report for slot, agent in self.heard.items()}
+
+    @cached_property
+    def elsewhere(self) -> tuple[Pod, ...]:
+        """Living pods whose agents look for another installation of the operator: they will never connect to this one."""
+        return tuple(pod for pod in self.current.values() if pod.hub != self.hub and pod.uid not in self.agents)
 
     def with_status(self, status: JobStatus) -> "World":
         """The same instant with another status. What was looked up of pods and agents is taken along, not looked up again."""

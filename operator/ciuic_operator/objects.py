@@ -28,6 +28,7 @@ class _Meta(_Json, frozen=True):
     resource_version: str
     namespace: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     owner_references: tuple[_Owner, ...] = ()
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
@@ -147,6 +148,7 @@ def pod_record(raw: bytes | msgspec.Raw) -> PodRecord:
             uid=meta.uid,
             slot=_number(meta.labels.get(names.LABEL_SLOT)),
             incarnation=_number(meta.labels.get(names.LABEL_INCARNATION)),
+            hub=meta.annotations.get(names.ANNOTATION_HUB, ""),
             phase=pod.status.phase,
             node=pod.spec.node_name or None,
             deleting=meta.deletion_timestamp is not None,

@@ -46,6 +46,7 @@ class Observe:
         obstacles: Obstacles,
         cluster: str,
         receivers: frozenset[str],
+        hub: str,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,6 +60,7 @@ class Observe:
         self._obstacles = obstacles
         self._cluster = cluster
         self._receivers = receivers
+        self._hub = hub
         self._now = now
         self._clock = clock
         self._owners: dict[str, tuple[bool, float]] = {}
@@ -84,6 +86,7 @@ class Observe:
             cluster=self._cluster,
             receivers=self._receivers,
             refused=self._obstacles.refused(uid),
+            hub=self._hub,
             hub_started_seconds_ago=self._hub_seconds(),
         )
         world = replace(

@@ -53,6 +53,7 @@ CHINESE = Words(
         Reason.INVALID_SPEC: "spec 无法运行，详情中写明字段和改法",
         Reason.WATCHDOG_CONTRADICTION: '标签 ciuic.io/watchdog: "false" 与 spec.watchdog 同时存在，请去掉其中一个',
         Reason.UNKNOWN_RECEIVER: "spec.alerts 指定的接收方在 chart 中没有定义",
+        Reason.AGENTS_ELSEWHERE: "训练 Pod 由另一处安装的 operator 启动，仍在连接其地址；暂停并恢复任务即可移交",
         Reason.CREATING_PODS: "正在创建训练 Pod",
         Reason.WAITING_FOR_PODS: "Pod 正在调度、拉取镜像或启动",
         Reason.WAITING_FOR_OLD_PODS: "同名旧任务的 Pod 尚未结束，其名称被占用",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..model import Plan, World
 from . import accounting, admission, ending, failing, hanging, progress, starting, suspending
 from .directives import directives
-from .receivers import with_unknown_receivers
+from .warnings import with_warnings
 
 RULES = (
     ending.deleting,
@@ -23,6 +23,7 @@ RULES = (
     hanging.hanging,
     progress.running,
     starting.old_pods,
+    starting.pods_elsewhere,
     starting.missing_pods,
     starting.first_attempt,
     starting.waiting_pods,
@@ -36,5 +37,5 @@ def plan(world: World) -> Plan:
     decided = next(answer for rule in RULES if (answer := rule(seen)) is not None)
     if world.job.deleting:
         return decided
-    decided = accounting.accounted(world, with_unknown_receivers(world, decided))
+    decided = accounting.accounted(world, with_warnings(world, decided))
     return replace(decided, directives=directives(seen, decided.status))

@@ -1,10 +1,12 @@
 """How rules say what they decided. Pure."""
 
+from dataclasses import replace
+
 from ciuic_api.jobstatus import JobStatus, State
 from ciuic_api.reasons import Reason
 
 from ..model import Action, EmitEvent, Plan, World
-from ..status import changed, in_state, timestamp
+from ..status import changed, in_state, timestamp, with_condition
 
 PASSING = frozenset({Reason.WAITING_FOR_AGENTS, Reason.WAITING_FOR_PODS, Reason.QUIESCING, Reason.CHOOSING_RESTORE})
 """Ordinary waits of a second or two: in the status, but not worth an event each."""
@@ -37,6 +39,22 @@ def say(
         actions=actions,
         recheck_after=recheck_after,
     )
+
+
+def with_warning(world: World, plan: Plan, reason: Reason, message: str) -> Plan:
+    """A condition named like the reason while there is a message, and an event when it begins or says another thing."""
+    status, kind = plan.status, str(reason)
+    told = next((condition for condition in status.conditions if condition.type == kind), None)
+    if not message and told is None:
+        return plan
+    if told is not None and told.status == "True" and told.message != message:
+        status = changed(status, conditions=tuple(c for c in status.conditions if c is not told))
+        told = None
+    status = with_condition(status, kind, bool(message), kind, message, world.now)
+    if message and (told is None or told.status == "False"):
+        event = EmitEvent(reason=reason, message=message, warning=True)
+        return replace(plan, status=status, actions=(*plan.actions, event))
+    return replace(plan, status=status)
 
 
 def fail(world: World, status: JobStatus, reason: Reason, message: str) -> Plan:

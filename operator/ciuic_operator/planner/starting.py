@@ -43,6 +43,19 @@ def surplus_pods(world: World) -> Plan | None:
     return say(world, status, status.state, reason, status.message, actions=actions, recheck_after=1.0)
 
 
+def pods_elsewhere(world: World) -> Plan | None:
+    """An attempt that starts anyway needs agents that can be told so: pods of another installation are replaced."""
+    status = world.job.status
+    if status.released or not world.elsewhere:
+        return None
+    actions = tuple(
+        DeletePod(name=pod.name, uid=pod.uid, why="its agent looks for another installation of the operator")
+        for pod in world.elsewhere
+    )
+    message = f"replacing {len(actions)} pods that look for another installation of the operator"
+    return say(world, status, _state(status), Reason.CREATING_PODS, message, actions=actions, recheck_after=1.0)
+
+
 def missing_pods(world: World) -> Plan | None:
     """Every slot without a living pod gets one under a new number, all at once; of the dead, one per slot is kept."""
     job, status = world.job, world.job.status

@@ -26,7 +26,8 @@ def suspended(world: World) -> Plan | None:
     stopped = len(reports) == len(world.current) and all(report.uploads_done for report in reports.values())
     too_long = seconds_since(status.state_since, world.now) > SUSPEND_LIMIT_SECONDS
     actions: tuple[Action, ...] = ()
-    if stopped or too_long or not status.released:
+    if stopped or too_long or not status.released or world.elsewhere:
+        # Agents that look for another operator are never told; their SIGTERM is the request to stop in good order.
         actions = tuple(DeletePod(name=pod.name, uid=pod.uid, why="the job is suspended") for pod in living)
     return say(world, status, State.SUSPENDING, Reason.SUSPENDING, message, actions=actions, recheck_after=5.0)
 

@@ -51,6 +51,7 @@ class Sources:
             obstacles=self.obstacles,
             cluster="here",
             receivers=frozenset({"oncall"}),
+            hub="wss://hub:8443/v1/agent#1",
             now=lambda: NOW,
             clock=lambda: self.now,
         )

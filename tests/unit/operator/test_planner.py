@@ -110,6 +110,7 @@ KILLED = ended(
     1, -9, failure=AgentFailure(reason="RankExited", message="", rank=1, fingerprint="k", at_seconds_ago=0.5)
 )
 BROKEN = ended(0, 1, failure=AgentFailure(reason="RankExited", message="", rank=0, fingerprint="b", at_seconds_ago=0.1))
+ELSEWHERE = (pod(0, hub="wss://there#1"), pod(1, hub="wss://there#1"))
 ONE_DEAD = {0: trains(0), 1: KILLED}
 
 
@@ -831,6 +832,19 @@ ROWS = [
         Reason.STARTUP_DEADLINE,
         says("fits nowhere"),
     ),
+    # the operator was installed in another place
+    Row(
+        "pods of another installation train on",
+        world(job(status()), ELSEWHERE, {}),
+        Reason.TRAINING,
+        no_action,
+    ),
+    Row(
+        "and are replaced where the attempt is a new one anyway",
+        world(job(restarting()), (pod(0, hub="wss://there#1"), pod(1)), {1: quiet(1, 2)}),
+        Reason.CREATING_PODS,
+        deletes("tiny-0-0"),
+    ),
     # suspend
     Row(
         "suspended before it ran",
@@ -866,6 +880,12 @@ ROWS = [
         ),
         Reason.SUSPENDING,
         no_action,
+    ),
+    Row(
+        "nor is a stop waited for that can not be told",
+        world(job(status(State.SUSPENDING, reason="Suspending"), runPolicy={"suspend": True}), ELSEWHERE, {}),
+        Reason.SUSPENDING,
+        deletes("tiny-0-0", "tiny-1-1"),
     ),
     Row(
         "resumed as a new attempt",
