@@ -18,14 +18,13 @@ class Step(NamedTuple):
 _DESCRIBE = "kubectl {n}describe pods -l {label}={job}"
 _FAILED_LOG = "kubectl deepseek logs {job} {n}--rank failed --tail 40"
 _AGAIN = "kubectl {n}delete dsj {job} && kubectl {n}apply -f FILE"
+_SUSPEND = """kubectl {n}patch dsj {job} --type merge -p '{{"spec":{{"runPolicy":{{"suspend":SWITCH}}}}}}'"""
 
 STEPS: dict[Reason, Step] = {
     Reason.INVALID_SPEC: Step(_AGAIN, "change the field"),
     Reason.WATCHDOG_CONTRADICTION: Step("kubectl {n}label dsj {job} {watchdog}-"),
     Reason.UNKNOWN_RECEIVER: Step("kubectl {n}edit dsj {job}"),
-    Reason.AGENTS_ELSEWHERE: Step(
-        """kubectl {n}patch dsj {job} --type merge -p '{{"spec":{{"runPolicy":{{"suspend":true}}}}}}'"""
-    ),
+    Reason.AGENTS_ELSEWHERE: Step(_SUSPEND.replace("SWITCH", "true")),
     Reason.UNSCHEDULABLE: Step(_DESCRIBE),
     Reason.IMAGE_UNAVAILABLE: Step(_DESCRIBE),
     Reason.POD_CONFIG_ERROR: Step(_DESCRIBE),
@@ -53,9 +52,7 @@ STEPS: dict[Reason, Step] = {
     Reason.CHECKPOINTS_LOST: Step(_AGAIN, "bring the store back, or choose another spec.checkpoint.run to start anew"),
     Reason.STARTUP_DEADLINE: Step(_DESCRIBE),
     Reason.ACTIVE_DEADLINE: Step(_AGAIN, "raise spec.runPolicy.activeDeadlineSeconds"),
-    Reason.SUSPENDED: Step(
-        """kubectl {n}patch dsj {job} --type merge -p '{{"spec":{{"runPolicy":{{"suspend":false}}}}}}'"""
-    ),
+    Reason.SUSPENDED: Step(_SUSPEND.replace("SWITCH", "false")),
 }
 
 QUIET = frozenset(Reason) - frozenset(STEPS)

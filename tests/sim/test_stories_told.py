@@ -229,7 +229,7 @@ def _hang(cluster: Cluster, at: str) -> Ranks:
 @pytest.mark.parametrize(
     ("at", "limits", "rank"),
     [
-        pytest.param("/work/data.py:10 fetch", 1.0, 1, id="stacks-name-the-culprit"),
+        pytest.param("train/data.py:10 fetch", 1.0, 1, id="stacks-name-the-culprit"),
         pytest.param(COLLECTIVE, WITHOUT_CULPRIT, None, id="stacks-name-nobody"),
     ],
 )
