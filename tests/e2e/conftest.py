@@ -117,9 +117,9 @@ def namespace(kubectl: Command) -> Iterator[str]:
 class Operator:
     """The operator's deployment: wait for it, kill it, put it away and bring it back."""
 
-    def __init__(self, kubectl: Command) -> None:
+    def __init__(self, kubectl: Command, namespace: str = RELEASE_NAMESPACE) -> None:
         self.kubectl = kubectl
-        self.where = ("-n", RELEASE_NAMESPACE)
+        self.where = ("-n", namespace)
 
     def wait(self) -> None:
         self.kubectl("rollout", "status", f"deployment/{RELEASE}", *self.where, "--timeout=120s")

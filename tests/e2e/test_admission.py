@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command, Operator
+from conftest import CHART, RELEASE, RELEASE_NAMESPACE, Command, Operator
 from jobs import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("policies_in_force")]
@@ -411,16 +411,13 @@ def test_a_job_from_before_the_policies_can_be_deleted(kubectl: Command, namespa
 
 
 @pytest.fixture
-def without_label_policy(kubectl: Command) -> Iterator[None]:
-    """As on Kubernetes before 1.36: the label is not turned into a path. Put back afterwards."""
-    binding = "mutatingadmissionpolicybinding/deepseekjob-checkpoint-label"
-    saved = json.loads(kubectl("get", binding, "-o", "json").stdout)
-    saved["metadata"] = {key: saved["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
-    kubectl("delete", binding)
+def without_label_policy(kubectl: Command, helm: Command) -> Iterator[None]:
+    """As on Kubernetes before 1.36: the label is not turned into a path. Put back afterwards, by its owner: Helm."""
+    kubectl("delete", "mutatingadmissionpolicybinding/deepseekjob-checkpoint-label")
     body = with_metadata(labelled("s3://ckpt/tests"), namespace="default")
     wait_until("the label is refused", lambda: _dry_run(kubectl, "default", body).returncode != 0, 60)
     yield
-    kubectl("create", "-f", "-", stdin=saved)
+    helm("upgrade", RELEASE, str(CHART), "-n", RELEASE_NAMESPACE, "--reuse-values")
     _until_in_force(kubectl)
 
 

@@ -1,10 +1,11 @@
 """The chart's life: upgrade, a second release, uninstall and install again. A job trains through all of it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from conftest import CHART, IMAGE_TAG, RELEASE, RELEASE_NAMESPACE, Apply, Command, Operator
-from jobs import TrainingJob, script, wait_until
+from jobs import TrainingJob, script, tiny, wait_until
 
 pytestmark = pytest.mark.e2e
 ENDLESS = "import time; time.sleep(3600)"
@@ -73,3 +74,45 @@ def test_uninstall_and_install_again(job: TrainingJob, helm: Command, kubectl: C
         helm("install", RELEASE, str(CHART), "-n", RELEASE_NAMESPACE, "--set", f"image.tag={IMAGE_TAG}", check=False)
         operator.wait()
     assert_untouched(job, uids)
+
+
+ELSEWHERE = "deepseekjob-elsewhere"
+
+
+@pytest.fixture
+def moved(helm: Command, kubectl: Command, operator: Operator) -> Iterator[Operator]:
+    """The release in another namespace, as after a change of mind; put back where the other tests look for it."""
+    helm("uninstall", RELEASE, "-n", RELEASE_NAMESPACE, "--wait")
+    settings = ("--create-namespace", "--take-ownership", "--set", f"image.tag={IMAGE_TAG}")
+    try:
+        helm("install", RELEASE, str(CHART), "-n", ELSEWHERE, *settings)
+        there = Operator(kubectl, ELSEWHERE)
+        there.wait()
+        yield there
+    finally:
+        helm("uninstall", RELEASE, "-n", ELSEWHERE, "--wait", check=False)
+        kubectl("delete", "namespace", ELSEWHERE, "--wait=false")
+        helm("install", RELEASE, str(CHART), "-n", RELEASE_NAMESPACE, *settings)
+        operator.wait()
+
+
+def test_install_in_another_place(apply: Apply, run_name: str, request: pytest.FixtureRequest) -> None:
+    """The agents know another address: nothing is restarted for that, it is said, and a suspension moves the job."""
+    job = apply(tiny("moves", run_name, steps=100_000))
+    job.wait_step(2)
+    uids = job.uids()
+    request.getfixturevalue("moved")
+    said = job.wait("it is said", lambda status: condition(status, "AgentsElsewhere")["status"] == "True", 60)
+    assert "suspend and resume" in condition(said, "AgentsElsewhere")["message"]
+    assert said["attempt"] == 1 and said["restarts"]["total"] == 0 and job.uids() == uids
+    job.patch({"runPolicy": {"suspend": True}})
+    job.wait_state("Suspended", 90)
+    job.patch({"runPolicy": {"suspend": False}})
+    status = job.wait("it trains under the new one", lambda s: s.get("state") == "Running" and s["attempt"] == 2, 90)
+    assert status["restored"]["step"] >= said["highestStep"], "its last steps were kept on the way"
+    assert status["ready"] == "2/2" and condition(status, "AgentsElsewhere")["status"] == "False"
+
+
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    found = [one for one in status.get("conditions", []) if one["type"] == kind]
+    return found[0] if found else {"status": "Unknown"}
