@@ -130,6 +130,10 @@ class Condition(Schema):
     observed_generation: int = 0
 
 
+WARNINGS = ("AgentsElsewhere", "CheckpointStale", "Stalled", "UnknownReceiver")
+"""Conditions that are True when something is wrong beside the job's state. Shown by `kubectl deepseek status`."""
+
+
 class JobStatus(Schema):
     observed_generation: int = 0
     state: State = State.PENDING

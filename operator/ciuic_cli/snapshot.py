@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ciuic_api.jobstatus import TERMINAL
+from ciuic_api.jobstatus import TERMINAL, WARNINGS
 from ciuic_api.names import CONTAINER, LABEL_INCARNATION, LABEL_SLOT
 
 Json = Mapping[str, Any]
@@ -31,6 +31,15 @@ class Failure:
     node: str | None
     at: datetime | None
     recovered_seconds: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """A condition that says what is wrong beside the job's state."""
+
+    kind: str
+    message: str
+    since: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,7 @@ class Snapshot:
     last_checkpoint: Checkpoint | None
     last_committed: Checkpoint | None
     last_failure: Failure | None
+    warnings: tuple[Warned, ...]
     started: datetime | None
     finished: datetime | None
     pods: tuple[Pod, ...]
@@ -114,6 +124,7 @@ def snapshot(job: Json, pods: Iterable[Json]) -> Snapshot:
         last_checkpoint=_checkpoint(status.get("lastCheckpoint")),
         last_committed=_checkpoint(status.get("lastCommitted")),
         last_failure=_failure(status.get("lastFailure")),
+        warnings=tuple(_warnings(status)),
         started=_time(status.get("startedAt")),
         finished=_time(status.get("finishedAt")),
         pods=tuple(sorted((_pod(pod) for pod in pods), key=lambda pod: (pod.slot, pod.incarnation))),
@@ -140,6 +151,12 @@ def _failure(value: Json | None) -> Failure | None:
         at=_time(value.get("at")),
         recovered_seconds=value.get("recoveredSeconds"),
     )
+
+
+def _warnings(status: Json) -> Iterable[Warned]:
+    for one in status.get("conditions") or ():
+        if one["type"] in WARNINGS and one["status"] == "True":
+            yield Warned(kind=one["type"], message=one.get("message", ""), since=_time(one.get("lastTransitionTime")))
 
 
 def _pod(body: Json) -> Pod:

@@ -11,7 +11,7 @@ from rich.text import Text
 from ciuic_api.nextsteps import next_step
 
 from .history import ettr
-from .snapshot import Checkpoint, Snapshot
+from .snapshot import Checkpoint, Failure, Snapshot, Warned
 
 COLOURS = {
     "Pending": "yellow",
@@ -160,27 +160,19 @@ def _pods(job: Snapshot, now: datetime) -> Table:
 
 
 def _advice(job: Snapshot, now: datetime) -> list[RenderableType]:
-    """The last failure and the command to type next, of it or of the state the job is in."""
-    parts: list[RenderableType] = []
-    failure = job.last_failure
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", width=LABEL_WIDTH)
-    table.add_column()
-    if failure:
-        when = f", {duration((now - failure.at).total_seconds())} ago" if failure.at else ""
-        well = failure.recovered_seconds is not None
-        title = Text.assemble((failure.reason, "yellow" if well or not job.over else "bold red"), (when, "dim"))
-        if failure.recovered_seconds is not None:
-            title.append(f", recovered in {duration(failure.recovered_seconds)}", style="green")
-        table.add_row("failure", title)
-        table.add_row("", _sentence(failure.message))
+    """What is wrong now, the last failure, and the command to type next: of the state, the warning or the failure."""
+    warnings = [warning for warning in job.warnings if warning.kind != job.reason and job.state != "Complete"]
+    troubles, failure = _troubles(warnings, job.last_failure, job.over, now), job.last_failure
     step = next_step(job.reason, job.namespace, job.name)
+    for warning in warnings:
+        step = step or next_step(warning.kind, job.namespace, job.name)
     if step is None and failure and job.state != "Complete":
         step = next_step(failure.reason, job.namespace, job.name, failure.node)
-    if failure or step:
+    parts: list[RenderableType] = []
+    if troubles.row_count or step:
         parts.append(Text())
-    if failure:
-        parts.append(table)
+    if troubles.row_count:
+        parts.append(troubles)
     if step:  # never wrapped: it is there to be copied
         parts.append(
             Text.assemble(
@@ -188,6 +180,25 @@ def _advice(job: Snapshot, now: datetime) -> list[RenderableType]:
             )
         )
     return parts
+
+
+def _troubles(warnings: Iterable[Warned], failure: Failure | None, over: bool, now: datetime) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", width=LABEL_WIDTH)
+    table.add_column()
+    for warning in warnings:
+        since = f", for {duration((now - warning.since).total_seconds())}" if warning.since else ""
+        table.add_row("warning", Text.assemble((warning.kind, "bold yellow"), (since, "dim")))
+        table.add_row("", _sentence(warning.message))
+    if failure:
+        when = f", {duration((now - failure.at).total_seconds())} ago" if failure.at else ""
+        well = failure.recovered_seconds is not None
+        title = Text.assemble((failure.reason, "yellow" if well or not over else "bold red"), (when, "dim"))
+        if failure.recovered_seconds is not None:
+            title.append(f", recovered in {duration(failure.recovered_seconds)}", style="green")
+        table.add_row("failure", title)
+        table.add_row("", _sentence(failure.message))
+    return table
 
 
 def duration(seconds: float) -> str:

@@ -51,6 +51,17 @@ def test_a_failed_job_says_what_to_type() -> None:
     assert text.splitlines()[-1] == "next         kubectl deepseek logs crashing -n cli-rec --rank failed --tail 40"
 
 
+def test_what_is_wrong_beside_the_state_is_shown() -> None:
+    message = "the agents of tiny-0-0 look for another installation of the operator at elsewhere:9443"
+    at = "2026-11-30T23:34:12Z"
+    condition = {"type": "AgentsElsewhere", "status": "True", "message": message, "lastTransitionTime": at}
+    text = shown(recorded("running", conditions=[condition]))
+    assert "warning      AgentsElsewhere, for 1m 00s" in text and f"{message}." in text
+    assert """next         kubectl -n cli-rec patch dsj tiny --type merge""" in text
+    assert "warning" not in shown(recorded("running", conditions=[condition | {"status": "False"}]))
+    assert "warning" not in shown(recorded("running", conditions=[condition | {"type": "Running"}]))
+
+
 def test_pods_say_what_they_wait_for() -> None:
     text = shown(recorded("no-image"))
     row = next(line for line in text.splitlines() if "no-image-0-0" in line and "node1" in line)
