@@ -144,15 +144,6 @@ class Operator:
         return self.kubectl("logs", f"deployment/{RELEASE}", *self.where, *arguments, check=False).stdout
 
 
-@pytest.fixture(scope="session")
-def operator(chart: None, kubectl: Command) -> Operator:
-    """Installed and ready, of the image as it is in the node now."""
-    kubectl("rollout", "restart", f"deployment/{RELEASE}", "-n", RELEASE_NAMESPACE)
-    running = Operator(kubectl)
-    running.wait()
-    return running
-
-
 class S3:
     """The local cluster's store, from outside."""
 
@@ -166,7 +157,14 @@ class S3:
         )
 
     def keys(self, run: str) -> list[str]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=jobs.S3_BUCKET, Prefix=f"e2e/{run}/")
+        return self._below(f"e2e/{run}/")
+
+    def clear(self) -> None:
+        """Checkpoints of all runs of these tests."""
+        self.delete(*self._below("e2e/"))
+
+    def _below(self, prefix: str) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=jobs.S3_BUCKET, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
     def manifests(self, run: str) -> list[tuple[int, int]]:
@@ -187,7 +185,19 @@ class S3:
 
 @pytest.fixture(scope="session")
 def s3() -> S3:
-    return S3()
+    """What was left for a look after the last time is gone, else every time would take more of the disk."""
+    store = S3()
+    store.clear()
+    return store
+
+
+@pytest.fixture(scope="session")
+def operator(chart: None, kubectl: Command, s3: S3) -> Operator:
+    """Installed and ready, of the image as it is in the node now."""
+    kubectl("rollout", "restart", f"deployment/{RELEASE}", "-n", RELEASE_NAMESPACE)
+    running = Operator(kubectl)
+    running.wait()
+    return running
 
 
 @pytest.fixture
