@@ -108,3 +108,20 @@ async def test_a_traceback_begins_with_the_script(hub: Hub, new_agent: NewAgent,
     assert report.failure.exit_code == 1
     frames = [line for line in report.failure.tail if line.strip().startswith("File ")]
     assert [line.split('"')[1] for line in frames] == [str(script)] * 2
+
+
+async def test_what_was_imported_ahead_is_let_go_at_the_end(
+    hub: Hub, new_agent: NewAgent, tmp_path: Path, package: Path
+) -> None:
+    """As after exec. Bindings (triton's) print dozens of lines of leaks else, after the rank's own last sentence."""
+    (package / "accelerate" / "__init__.py").write_text(
+        "import os\n\nclass Held:\n    def __del__(self, write=os.write):\n        write(1, b'let go\\n')\n\n"
+        "held = Held()\nheld.itself = held\n"
+    )
+    script = tmp_path / "own.py"
+    script.write_text("import accelerate\n")
+    agent = new_agent(command=("python", str(script)), environment=path_with(package))
+    await released(hub, agent)
+    await hub.told(0, "the end of the rank", exited)
+    assert "started by exec" not in agent.log
+    assert "[rank 0] let go" in agent.log

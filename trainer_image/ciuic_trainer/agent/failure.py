@@ -11,6 +11,8 @@ LINE_CHARACTERS = 400
 CAUSE_CHARACTERS = 160
 
 _ERROR = re.compile(r"^\s*[\w.]*(Error|Exception|Interrupt|Exit)\b")
+_TRAINER = re.compile(r"^rank \d+: ")
+"""How the trainer begins the one sentence that it ends with."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -44,7 +46,8 @@ def _ended(exit_code: int) -> str:
 
 def last_error_line(lines: Sequence[str]) -> str:
     """The last line that looks like an error's own sentence; a rank that was killed said nothing."""
-    return next((line.strip() for line in reversed(lines) if _ERROR.match(line)), "")
+    found = (line for line in reversed(lines) if _ERROR.match(line) or _TRAINER.match(line))
+    return _TRAINER.sub("", next(found, "")).strip()
 
 
 def without_numbers(text: str) -> str:

@@ -10,6 +10,7 @@ A forked process keeps what the parent has: one thread at most, no accelerator c
 fork, and what can not be forked is refused, for the agent to start it by exec.
 """
 
+import atexit
 import gc
 import importlib
 import os
@@ -51,7 +52,7 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was not forked."""
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> NoReturn:
     channel = socket.socket(fileno=int(arguments[0]))
     _name("fork-server")
     for name in arguments[1:]:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
     while True:
         message, descriptors, _, _ = socket.recv_fds(channel, MAX_MESSAGE_BYTES, 2)
         if not message:
-            return  # the agent has ended
+            os._exit(0)  # the agent has ended; letting go of what is frozen would take longer and say more
         fork = msgspec.json.decode(message, type=Fork)
         answer = Forked(refused=_obstacle())
         if not answer.refused:
@@ -128,6 +129,8 @@ def _become(fork: Fork, output: int, leave: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(fork.environ)
     _draw_anew()
+    # At its end what was frozen is let go as after exec: bindings complain of what is not, on dozens of lines.
+    atexit.register(gc.unfreeze)
     stacks.answer(fork.environ)
     torch = sys.modules.get("torch")
     if torch is not None:
