@@ -37,7 +37,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`wss://host:port/v1/agent`"""
     hub_ca_pem: str
     contract: str = ""
-    """Digest of model, data and world: manifests of another contract are refused."""
+    """As `ciuic_api.contract` writes it: manifests of another are refused."""
     command: tuple[str, ...] = ()
     """The researcher's own script; empty for the built-in trainer."""
     training: dict[str, Any] | None = None

@@ -35,7 +35,8 @@ def api_markdown() -> str:
         f"# {KIND} ({API_VERSION})\n",
         "One table per object of the spec. `Changes` says when a field may be edited on a job that exists: `any time`,"
         " `suspended` (set `runPolicy.suspend: true` and wait for `Suspended`; the job goes on as a new attempt) or"
-        " `never` (delete the job and apply it again; it resumes from its checkpoints).\n",
+        " `never` (delete the job and apply it again; it resumes from its checkpoints where they fit: with other `nodes`,"
+        " `ranksPerNode`, model, data, sequence length or seed it needs another `checkpoint.run`).\n",
         "## metadata\n",
         _metadata(),
     ]

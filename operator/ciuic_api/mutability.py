@@ -19,9 +19,20 @@ def _unchanged(dotted: str, while_suspended: bool = False) -> dict[str, str]:
         rule = f"({rule}) || (has(oldSelf.status) && has(oldSelf.status.state) && oldSelf.status.state == 'Suspended')"
         message = f"{dotted} may change only while the job is suspended; set runPolicy.suspend: true and wait for it"
     else:
-        message = f"{dotted} can not be changed; delete the job and apply it again (it resumes from its checkpoints)"
+        message = f"{dotted} can not be changed; delete the job and apply it again {_afterwards(dotted)}"
     return cel(rule, message, field_path=".spec")
 
+
+def _afterwards(dotted: str) -> str:
+    if dotted in NOT_RESUMED:
+        return "with another checkpoint.run: checkpoints fit one world size, model, data and seed"
+    if dotted in ("checkpoint.path", "checkpoint.run"):
+        return "(it goes on from what it finds there, or starts at step 0)"
+    return "(it resumes from its checkpoints)"
+
+
+NOT_RESUMED = ("nodes", "ranksPerNode", *(f"training.{name}" for name in FIXED_FIELDS))
+"""Checkpoints of a training with another value do not fit: `ciuic_api.contract`."""
 
 FIXED = (
     *("nodes", "ranksPerNode", "accelerator", "command", "prefork", "network", "memory", "cache"),

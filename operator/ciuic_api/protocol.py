@@ -135,7 +135,7 @@ class RunState(Message, frozen=True, kw_only=True, omit_defaults=True):
     refused: tuple[str, ...] = ()
     """Manifests that were refused, each with its reason."""
     contract: str = ""
-    """Digest of model, data and world of the newest manifest's job; empty when there is none."""
+    """Of the newest manifest, as `ciuic_api.contract` writes it; empty when there is none."""
     scanned_attempt: int = 0
     """The attempt for which the run was looked at, after the ranks of the one before had ended here: what was seen
     earlier says nothing about what a restore can use. Also set when the store did not answer."""

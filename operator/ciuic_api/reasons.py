@@ -58,7 +58,8 @@ class Reason(enum.StrEnum):
     )
     CONTRACT_DIFFERS = (
         "ContractDiffers",
-        "The run's checkpoints are of another model, data or world size; choose another checkpoint.run.",
+        "The run's checkpoints are of another model, data or world size; the message names what differs. Choose another"
+        " checkpoint.run.",
     )
     MEMORY_TIER_TOO_SMALL = (
         "MemoryTierTooSmall",

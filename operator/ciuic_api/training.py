@@ -3,8 +3,6 @@
 Every default is the tiny model that trains on two CPU cores; a real job states its own sizes.
 """
 
-import hashlib
-import json
 from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field
@@ -170,17 +168,7 @@ class Training(Schema):
         }
         return self.model_copy(update={name: value for name, value in given.items() if value is not None})
 
-    def contract(self, world_size: int) -> str:
-        """Digest of what must be equal for a checkpoint to fit: model, data, order of samples and world size."""
-        fixed = {
-            "model": self.model.to_json(),
-            "data": self.data.to_json(),
-            "sequenceLength": self.sequence_length,
-            "seed": self.seed,
-            "worldSize": world_size,
-        }
-        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
-
 
 FIXED_FIELDS = ("model", "data", "sequenceLength", "seed")
-"""Fields of `training` that never change in a job's life; the others may change while it is suspended."""
+"""Fields of `training` that never change in a job's life, as checkpoints fit one value of them (`ciuic_api.contract`); the
+others may change while it is suspended."""

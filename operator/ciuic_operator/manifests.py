@@ -10,6 +10,7 @@ from ciuic_api import API_VERSION, KIND, agent_config, names
 from ciuic_api.accelerators import VENDORS
 from ciuic_api.agent_config import AgentConfig, StoreConfig
 from ciuic_api.checkpointing import Checkpoint
+from ciuic_api.contract import contract
 from ciuic_api.job import Prefork
 from ciuic_api.pod_settings import CacheMedium, HugePages, RdmaMode
 from ciuic_api.schema import quantity_bytes
@@ -261,7 +262,7 @@ def _agent_config(job: Job, incarnation: int, platform: Platform) -> AgentConfig
         accelerator=str(spec.accelerator),
         hub_url=platform.hub_url,
         hub_ca_pem=platform.hub_ca_pem,
-        contract=spec.training.contract(spec.world_size) if spec.training else "",
+        contract=contract(spec.training, spec.world_size) if spec.training else "",
         command=tuple(spec.command or ()),
         training=spec.training.to_json() if spec.training else None,
         store=store_config(job.namespace, job.name, checkpoint),

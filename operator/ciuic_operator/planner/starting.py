@@ -1,6 +1,7 @@
 """Rules that bring an attempt from its number to `run: true`: pods, first attempt, quiescence, restore. Pure."""
 
 from ciuic_api.checkpointing import Resume
+from ciuic_api.contract import contract, difference
 from ciuic_api.jobstatus import CheckpointRef, JobStatus, LineageLink, State
 from ciuic_api.lineage import Attempt
 from ciuic_api.protocol import RANKS_REMAIN, AgentState, Report, RunState, StoreState
@@ -124,12 +125,11 @@ def first_attempt(world: World) -> Plan | None:
             message = "checkpoint.resume is Never and the run has checkpoints; choose another checkpoint.run"
             return fail(world, status, Reason.RUN_HAS_CHECKPOINTS, message)
         training = job.spec.training
-        if run.contract and training is not None and run.contract != training.contract(job.spec.world_size):
-            message = (
-                "the run's checkpoints are of another model, data, sequence length, seed or world size;"
-                " choose another checkpoint.run"
-            )
-            return fail(world, status, Reason.CONTRACT_DIFFERS, message)
+        if run.contract and training is not None:
+            differs = difference(run.contract, contract(training, job.spec.world_size))
+            if differs:
+                message = f"the run's checkpoints do not fit this job: {differs}; choose another checkpoint.run"
+                return fail(world, status, Reason.CONTRACT_DIFFERS, message)
     return _number_first(world, run)
 
 

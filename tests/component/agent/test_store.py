@@ -273,7 +273,7 @@ def test_a_shard_that_ends_early_is_found(s3: Gateway, run: RunStore) -> None:
 
 def test_shards_of_another_contract_are_not_read(s3: Gateway, run: RunStore) -> None:
     checkpoint = save(run, 10, FIRST)
-    with pytest.raises(Damaged, match="another model"):
+    with pytest.raises(Damaged, match="does not fit this job"):
         new_run(s3, contract="other").read_shard(checkpoint, 0)
 
 

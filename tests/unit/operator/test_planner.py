@@ -313,7 +313,7 @@ ROWS = [
             },
         ),
         Reason.CONTRACT_DIFFERS,
-        lambda p: p.status.state is State.FAILED,
+        lambda p: p.status.state is State.FAILED and '"other" there can not be read' in p.message,
     ),
     Row(
         "a check failed in a pod",

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ciuic_api.contract import difference
 from ciuic_api.lineage import Attempt, CheckpointId
 from ciuic_api.protocol import Owner
 
@@ -232,8 +233,8 @@ class RunStore:
         manifest = self.manifest(checkpoint)
         if manifest.world_size != self._world_size:
             raise Damaged(f"it is of {manifest.world_size} ranks, the job has {self._world_size}")
-        if manifest.contract != self._contract:
-            raise Damaged("it is of another model, data, sequence length, seed or world size")
+        if differs := difference(manifest.contract, self._contract):
+            raise Damaged(f"it does not fit this job: {differs}")
         record = next(shard for shard in manifest.shards if shard.rank == rank)
         return record, self._checked(record, wanted)
 

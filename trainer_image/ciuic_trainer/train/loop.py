@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ciuic_api.accumulation import micro_steps, rate_factor
+from ciuic_api.contract import contract
 from ciuic_api.training import Training
 from ciuic_trainer.shared.messages import Record, Sender
 from ciuic_trainer.shared.progress import Phase, ProgressWriter
@@ -65,7 +66,7 @@ def train(env: RankEnv, training: Training, stop_requested: Callable[[], bool]) 
     evaluation = Evaluation(
         held_out, training.seed, training.evaluation.batches, training.micro_batch_size, env, device
     )
-    facts = {"contract": env.contract or training.contract(env.world_size), "data": manifest.digest()}
+    facts = {"contract": env.contract or contract(training, env.world_size), "data": manifest.digest()}
     watch = Watch(stepper, sender, log)
     checkpoints = Checkpoints(env, training, engine, device, facts, sender, log)
 
