@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import API_VERSION, KIND
+from .conditions import ConditionKind
 from .crd import custom_resource_definition
 from .mutability import FIXED, WHILE_SUSPENDED
 from .names import (
@@ -77,6 +78,9 @@ def reasons_markdown() -> str:
             "Every decision of the operator carries one of these words: in `status.reason`, conditions, events, metrics"
             " and logs. The message beside it names the pod, rank or field.\n",
             _table(("Reason", "Meaning, and what to do"), rows),
+            "\n## Conditions\n",
+            "`status.conditions` as Kubernetes has them. Reason and message are those of the last change.\n",
+            _table(("Condition", "True when; or its reasons"), [(f"`{kind}`", kind.meaning) for kind in ConditionKind]),
         )
     )
 

@@ -70,7 +70,7 @@ class Failure(Schema):
     attempt: int = 0
     """The attempt that failed."""
     evidence: Annotated[str | None, Field(max_length=1280)] = None
-    """Where stacks, progress and last lines of the ranks are kept; `kubectl deepseek evidence` shows them."""
+    """Where stacks, progress and last lines of the ranks are kept, as JSON, one file per slot."""
     detected_seconds: int | None = None
     """From the failure to seeing it."""
     recovered_seconds: int | None = None
@@ -128,10 +128,6 @@ class Condition(Schema):
     message: Annotated[str, Field(max_length=2048)] = ""
     last_transition_time: str
     observed_generation: int = 0
-
-
-WARNINGS = ("AgentsElsewhere", "CheckpointStale", "Stalled", "UnknownReceiver")
-"""Conditions that are True when something is wrong beside the job's state. Shown by `kubectl deepseek status`."""
 
 
 class JobStatus(Schema):

@@ -144,4 +144,4 @@ def _no_pods(job: Snapshot, selection: Selection) -> str:
     if selection.slots is not None and job.pods:
         slots = ", ".join(map(str, sorted(selection.slots)))
         return f"no pod of slot {slots} has started yet, or it was replaced and its log went with it; use --rank all"
-    return f"no pod of job {job.name} has started yet; it is {job.state} because of {job.reason}: {job.message}"
+    return f"job {job.name} has no pod with a log now; it is {job.state}, {job.reason}: {job.message}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ciuic_api.jobstatus import TERMINAL, WARNINGS
+from ciuic_api.conditions import WARNINGS
+from ciuic_api.jobstatus import TERMINAL
 from ciuic_api.names import CONTAINER, LABEL_INCARNATION, LABEL_SLOT
 
 Json = Mapping[str, Any]

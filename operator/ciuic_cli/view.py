@@ -1,5 +1,6 @@
 """How a job looks in the terminal. Pure: from a Snapshot and the time to something that rich can print."""
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -155,7 +156,8 @@ def _pods(job: Snapshot, now: datetime) -> Table:
         style = "green" if pod.phase == "Running" else COLOURS.get(pod.phase, "yellow")
         table.add_row(str(pod.slot), pod.name, pod.node or "-", Text(pod.phase, style), str(pod.restarts), age)
     if len(job.pods) > len(shown):
-        table.add_row("", f"and {len(job.pods) - len(shown)} more that run")
+        hidden = Counter(pod.phase for pod in job.pods if pod not in shown)
+        table.add_row("", "and " + ", ".join(f"{count} more {phase}" for phase, count in sorted(hidden.items())))
     return table
 
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from ciuic_api.conditions import ConditionKind
 from ciuic_api.jobstatus import Condition, JobStatus, LineageLink, State
 from ciuic_api.reasons import Reason
 
@@ -39,26 +40,28 @@ def in_state(
         status, state=state, state_since=since, reason=str(reason), message=message, observed_generation=generation
     )
     verdicts = {
-        "Admitted": reason not in (Reason.INVALID_SPEC, Reason.WATCHDOG_CONTRADICTION),
-        "Running": state is State.RUNNING,
-        "Restarting": state is State.RESTARTING,
-        "Suspended": state is State.SUSPENDED,
-        "Complete": state is State.COMPLETE,
-        "Failed": state is State.FAILED,
+        ConditionKind.ADMITTED: reason not in (Reason.INVALID_SPEC, Reason.WATCHDOG_CONTRADICTION),
+        ConditionKind.RUNNING: state is State.RUNNING,
+        ConditionKind.RESTARTING: state is State.RESTARTING,
+        ConditionKind.SUSPENDED: state is State.SUSPENDED,
+        ConditionKind.COMPLETE: state is State.COMPLETE,
+        ConditionKind.FAILED: state is State.FAILED,
     }
     for kind, holds in verdicts.items():
         status = with_condition(status, kind, holds, str(reason), message, now)
     return status
 
 
-def with_condition(status: JobStatus, kind: str, holds: bool, reason: str, message: str, now: datetime) -> JobStatus:
+def with_condition(
+    status: JobStatus, kind: ConditionKind, holds: bool, reason: str, message: str, now: datetime
+) -> JobStatus:
     """Reason and message of a condition are those of its last transition: a healthy tick changes nothing."""
     value = "True" if holds else "False"
     previous = next((c for c in status.conditions if c.type == kind), None)
     if previous is not None and previous.status == value:
         return status
     condition = Condition(
-        type=kind,
+        type=str(kind),
         status=value,
         reason=reason,
         message=message if holds else "",

@@ -41,7 +41,10 @@ def restart(world: World, status: JobStatus, fault: Fault) -> Plan:
     restarts = job.spec.watchdog.restarts if job.spec.watchdog else Restarts()
     status = _noted(world, status, fault, restarts)
     if not job.watchdog:
-        message = f'{fault.message}; the watchdog is off: label the job ciuic.io/watchdog: "true" to have it restarted'
+        message = (
+            f"{fault.message}; the watchdog is off: delete the job and apply it again, with the label"
+            ' ciuic.io/watchdog: "true" to have it restarted by itself'
+        )
         return fail(world, status, Reason.WATCHDOG_OFF, message)
     if _is_crash_loop(status):
         message = f"{CRASH_LOOP_FAILURES} times without progress past step {status.highest_step}: {fault.message}"

@@ -5,6 +5,7 @@ Only fresh reports of every slot count. As long as one rank may rightly be where
 
 from dataclasses import dataclass, replace
 
+from ciuic_api.conditions import ConditionKind
 from ciuic_api.jobstatus import JobStatus
 from ciuic_api.protocol import AgentState, Stack
 from ciuic_api.reasons import Reason
@@ -98,11 +99,11 @@ def hanging(world: World) -> Plan | None:
 def settled(world: World, status: JobStatus) -> JobStatus:
     """Of a job that moves, or is made to: what was asked because it stood still is asked no more."""
     status = changed(status, evidence_since=None)
-    return with_condition(status, "Stalled", False, "Moving", "", world.now)
+    return with_condition(status, ConditionKind.STALLED, False, "Moving", "", world.now)
 
 
 def _stalled(world: World, status: JobStatus, message: str, recheck_after: float) -> Plan:
-    status = with_condition(status, "Stalled", True, str(Reason.STALLED), message, world.now)
+    status = with_condition(status, ConditionKind.STALLED, True, str(Reason.STALLED), message, world.now)
     return say(
         world, status, status.state, Reason.STALLED, message, urgent=True, warning=True, recheck_after=recheck_after
     )

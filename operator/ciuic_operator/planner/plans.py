@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ciuic_api.conditions import ConditionKind
 from ciuic_api.jobstatus import JobStatus, State
 from ciuic_api.reasons import Reason
 
@@ -41,16 +42,16 @@ def say(
     )
 
 
-def with_warning(world: World, plan: Plan, reason: Reason, message: str) -> Plan:
+def with_warning(world: World, plan: Plan, kind: ConditionKind, message: str) -> Plan:
     """A condition named like the reason while there is a message, and an event when it begins or says another thing."""
-    status, kind = plan.status, str(reason)
+    status, reason = plan.status, Reason.named(kind)
     told = next((condition for condition in status.conditions if condition.type == kind), None)
     if not message and told is None:
         return plan
     if told is not None and told.status == "True" and told.message != message:
         status = changed(status, conditions=tuple(c for c in status.conditions if c is not told))
         told = None
-    status = with_condition(status, kind, bool(message), kind, message, world.now)
+    status = with_condition(status, kind, bool(message), kind if message else "Over", message, world.now)
     if message and (told is None or told.status == "False"):
         event = EmitEvent(reason=reason, message=message, warning=True)
         return replace(plan, status=status, actions=(*plan.actions, event))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ciuic_api.conditions import ConditionKind
 from ciuic_api.jobstatus import CheckpointSeen, JobStatus, State
 from ciuic_api.lineage import CheckpointId, on_lineage
 from ciuic_api.protocol import AgentState, Report
@@ -29,8 +30,9 @@ def observed(world: World) -> JobStatus:
     now_running = [report for report in reports.values() if report.attempt == status.attempt and status.released]
     steps = [rank.step for report in now_running for rank in report.ranks]
     if steps:
-        # A step is completed when every rank has completed it; a missing slot cannot have fallen behind by more than one.
-        status = changed(status, highest_step=max(status.highest_step, min(steps)))
+        # A step is completed when every rank has completed it. No rank is ahead of another by more than one: what a
+        # report of some moment ago says of the others can be older than that.
+        status = changed(status, highest_step=max(status.highest_step, min(steps), max(steps) - 1))
     first = reports.get(0)
     if first is not None and first in now_running and first.metrics is not None:
         status = _with_metrics(status, first, world.job.spec.training.steps if world.job.spec.training else None)
@@ -39,11 +41,19 @@ def observed(world: World) -> JobStatus:
     status = _with_evidence(status, reports.values())
     failing = [report.upload for report in reports.values() if report.upload.failing_seconds > STALE_SECONDS]
     message = f"S3 has failed for {int(failing[0].failing_seconds)} s: {failing[0].message}" if failing else ""
-    status = with_condition(status, "CheckpointStale", bool(failing), "UploadsFail", message, world.now)
+    status = with_condition(
+        status,
+        ConditionKind.CHECKPOINT_STALE,
+        bool(failing),
+        "UploadsFail" if failing else "UploadsWork",
+        message,
+        world.now,
+    )
     everybody = connected == world.job.spec.nodes
     if not everybody and world.hub_started_seconds_ago < RECONNECT_SECONDS:
         return status  # the operator has just started: agents that have not connected again are not lost
-    return with_condition(status, "PodsReady", everybody, "AgentsConnected", "every agent is connected", world.now)
+    reason = "AgentsConnected" if everybody else "AgentsMissing"
+    return with_condition(status, ConditionKind.PODS_READY, everybody, reason, "every agent is connected", world.now)
 
 
 def _with_metrics(status: JobStatus, first: Report, total: int | None) -> JobStatus:

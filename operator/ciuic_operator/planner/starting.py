@@ -147,9 +147,11 @@ def _owned_by_other(world: World, run: RunState) -> Plan | None:
         message = "looking whether the run's owner still lives"
         status = world.job.status
         return say(world, status, _state(status), Reason.CHOOSING_RESTORE, message, recheck_after=1.0)
+    checkpoint = world.job.spec.checkpoint
+    run_name = checkpoint.run if checkpoint is not None else ""
     message = (
-        f"the run belongs to the living job {owner.namespace}/{owner.name}; choose another checkpoint.run"
-        " or delete that job"
+        f"the run {run_name} belongs to the living job {owner.namespace}/{owner.name}; choose another"
+        " checkpoint.run or delete that job"
     )
     return _wait(world, Reason.RUN_OWNED, message)
 

@@ -1,14 +1,14 @@
 """What is wrong around a job and changes no decision about it: said in a condition and an event. Pure; part of every plan."""
 
-from ciuic_api.reasons import Reason
+from ciuic_api.conditions import ConditionKind
 
 from ..model import Plan, World
 from .plans import with_warning
 
 
 def with_warnings(world: World, plan: Plan) -> Plan:
-    plan = with_warning(world, plan, Reason.UNKNOWN_RECEIVER, _unknown_receivers(world))
-    return with_warning(world, plan, Reason.AGENTS_ELSEWHERE, _agents_elsewhere(world))
+    plan = with_warning(world, plan, ConditionKind.UNKNOWN_RECEIVER, _unknown_receivers(world))
+    return with_warning(world, plan, ConditionKind.AGENTS_ELSEWHERE, _agents_elsewhere(world))
 
 
 def _unknown_receivers(world: World) -> str:

@@ -77,9 +77,7 @@ def test_no_failure_yet() -> None:
 
 
 def test_no_pod_has_started() -> None:
-    with pytest.raises(
-        CliError, match="no pod of job no-image has started yet; it is Pending because of ImageUnavailable"
-    ):
+    with pytest.raises(CliError, match="job no-image has no pod with a log now; it is Pending, ImageUnavailable"):
         printed("all", recorded("no-image"))
 
 

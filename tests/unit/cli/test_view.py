@@ -94,7 +94,7 @@ def test_many_pods_show_those_that_do_not_run() -> None:
         pods.append(one)
     text = shown(snapshot(body, pods))
     assert "tiny-37-0" in text and "ImagePullBackOff" in text
-    assert f"and {40 - MAX_PODS} more that run" in text
+    assert f"and {40 - MAX_PODS} more Running" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

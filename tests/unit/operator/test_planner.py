@@ -966,6 +966,12 @@ def test_ready_ranks_of_one_step_are_the_highest_step() -> None:
     assert plan.status.highest_step == 16
 
 
+def test_an_older_report_of_a_peer_hides_no_step() -> None:
+    """Ranks are one step apart at most: a rank that died after step 20 had peers that completed 19."""
+    plan = planner.plan(world(job(status()), PODS, {0: trains(0, step=17), 1: ended(1, -9, step=20)}))
+    assert plan.status.highest_step == 19
+
+
 def test_after_a_restart_of_the_operator_nobody_is_called_not_ready() -> None:
     ready = next(c for c in planner.plan(HEALTHY).status.conditions if c.type == "PodsReady")
     before = status(conditions=(ready,))
