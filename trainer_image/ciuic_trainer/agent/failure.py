@@ -16,10 +16,10 @@ _TRAINER = re.compile(r"^rank \d+: ")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def describe(rank: int, exit_code: int, lines: Sequence[str], seconds_ago: float) -> AgentFailure:
-    """`lines` are the rank's last log lines, oldest first."""
+def describe(rank: int, exit_code: int, lines: Sequence[str], seconds_ago: float, killed: str = "") -> AgentFailure:
+    """`lines` are the rank's last log lines, oldest first; `killed` is why SIGKILL came, if that is known."""
     tail = tuple(line[:LINE_CHARACTERS] for line in lines[-TAIL_LINES:])
-    cause = last_error_line(tail)
+    cause = (killed if exit_code == -signal.SIGKILL else "") or last_error_line(tail)
     if not cause and exit_code > 0:
         # It ended by itself: what it said last is the best there is. One that was killed spoke of something else.
         cause = next((line.strip() for line in reversed(tail) if line.strip()), "")

@@ -1,6 +1,7 @@
 """The ranks of this pod in one attempt: how they are started and what is seen of them. Used by `runtime`."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -8,7 +9,7 @@ from dataclasses import asdict
 from ciuic_api.protocol import AgentFailure, Directive, Metrics, PhaseTime, RankState
 from ciuic_trainer.shared.progress import Progress, ProgressReader
 
-from . import forking
+from . import forking, out_of_memory
 from .evidence import Subject
 from .forking import ForkServer
 from .launch import Launch
@@ -28,6 +29,8 @@ class LocalRanks:
         self._readers: dict[int, ProgressReader] = {}
         self._pace = Pace(0)
         self._phase_times = PhaseTimes()
+        self._memory = out_of_memory.Memory()
+        """As it was when the ranks were started."""
         self.processes = Ranks()
 
     def begin(self) -> None:
@@ -62,6 +65,7 @@ class LocalRanks:
         starts = self._launch.ranks(directive)
         self._attempt = directive.attempt
         self._phase_times = PhaseTimes()
+        self._memory = out_of_memory.look()
         self._pace = Pace(directive.restore.checkpoint.step if directive.restore else 0)
         for rank in starts:
             self._readers[rank.number] = ProgressReader(rank.progress_file)
@@ -88,7 +92,10 @@ class LocalRanks:
         return self._pace.metrics(first.read(), now) if first is not None else None
 
     def failure(self, now: float) -> AgentFailure | None:
-        return rank_failure(list(self.processes.members.values()), now)
+        killed = ""
+        if -signal.SIGKILL in self.exit_codes():
+            killed = out_of_memory.sentence(self._memory, out_of_memory.look())
+        return rank_failure(list(self.processes.members.values()), now, killed)
 
     def subjects(self) -> list[Subject]:
         """As evidence needs them."""

@@ -29,13 +29,13 @@ def rank_states(ranks: Mapping[int, Rank], readers: Mapping[int, ProgressReader]
     return tuple(states)
 
 
-def rank_failure(ranks: Sequence[Rank], now: float) -> AgentFailure | None:
-    """Of the rank that failed first: the others mostly fail because of it."""
+def rank_failure(ranks: Sequence[Rank], now: float, killed: str) -> AgentFailure | None:
+    """Of the rank that failed first: the others mostly fail because of it. `killed`: why SIGKILL came, if known."""
     dead = [rank for rank in ranks if rank.exit_code not in (None, 0, STOPPED_EXIT_CODE)]
     if not dead:
         return None
     first = min(dead, key=lambda rank: (rank.ended_at or now, rank.rank))
-    return failure.describe(first.rank, first.exit_code or 0, list(first.lines), now - (first.ended_at or now))
+    return failure.describe(first.rank, first.exit_code or 0, list(first.lines), now - (first.ended_at or now), killed)
 
 
 @dataclass
