@@ -151,6 +151,7 @@ def tell() -> None:
     print(f"  kubectl -n {NAMESPACE} get dsj -o wide")
     print(f"  kubectl -n {NAMESPACE} describe dsj {JOB}")
     print(f"  kubectl -n {NAMESPACE} logs -l ciuic.io/job={JOB} --tail=20")
+    print(f"  pip install '.[cli]' && kubectl deepseek history {JOB} -n {NAMESPACE}")
     print("  make demo-down   removes the cluster and everything in it")
 
 
@@ -161,6 +162,7 @@ def main() -> None:
             bring_up()
         install(local)
         apply()
+        say(f"The job. After step {KILL_AT_STEP} its rank 1 is killed by SIGKILL, to see it go on")
         watch()
         tell()
     except DemoError as error:

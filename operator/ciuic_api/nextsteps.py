@@ -31,7 +31,7 @@ STEPS: dict[Reason, Step] = {
     Reason.WAITING_FOR_OLD_PODS: Step("kubectl {n}get pods -l {label}={job}"),
     Reason.PREFLIGHT_FAILED: Step("kubectl deepseek logs {job} {n}--rank all --tail 40"),
     Reason.WAITING_FOR_STORE: Step("kubectl deepseek logs {job} {n}--rank all --tail 40"),
-    Reason.STORE_REFUSED: Step("kubectl {n}get dsj {job} -o jsonpath='{{.spec.checkpoint}}'"),
+    Reason.STORE_REFUSED: Step(_SUSPEND.replace("SWITCH", "true"), "correct the Secret or the bucket's policy"),
     Reason.RUN_OWNED: Step("kubectl get dsj --all-namespaces"),
     Reason.RUN_OWNED_ELSEWHERE: Step("kubectl {n}annotate dsj {job} {takeover}=UID"),
     Reason.RUN_HAS_CHECKPOINTS: Step(_AGAIN, "choose another spec.checkpoint.run"),

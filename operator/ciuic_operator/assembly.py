@@ -115,6 +115,7 @@ def assemble(
         hub_seconds=hub.running_seconds,
         list_jobs=kube.list_job_keys,
         read_pod=kube.get_pod,
+        pod_warnings=kube.pod_warnings,
         obstacles=obstacles,
         cluster=cluster,
         receivers=frozenset(receiver.name for receiver in chosen.receivers),

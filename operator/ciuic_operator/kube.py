@@ -6,6 +6,7 @@ here, another with the chart's roles.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -65,7 +66,7 @@ RULES = (
     Rule(group=GROUP, resource=f"{PLURAL}/status", verbs=("patch",)),
     Rule(group="", resource="pods", verbs=("get", "list", "watch", "create", "delete")),
     Rule(group="", resource="nodes", verbs=("list", "watch")),
-    Rule(group="", resource="events", verbs=("create",)),
+    Rule(group="", resource="events", verbs=("create", "list")),
     Rule(group="", resource="namespaces", verbs=("get",), names=("kube-system",)),
     Rule(group="authentication.k8s.io", resource="tokenreviews", verbs=("create",)),
     # A create cannot be limited by name: the name is not known when the right is checked.
@@ -122,6 +123,18 @@ class _JobPage(msgspec.Struct, frozen=True):
     items: tuple[_JobItem, ...] | None = None
 
 
+class PodWarning(msgspec.Struct, frozen=True, rename="camel"):
+    """What the kubelet or another part of the cluster could not do for a pod."""
+
+    reason: str = ""
+    message: str = ""
+    last_timestamp: datetime | None = None
+
+
+class _WarningPage(msgspec.Struct, frozen=True):
+    items: tuple[PodWarning, ...] | None = None
+
+
 class _Review(msgspec.Struct, frozen=True):
     status: "_ReviewStatus"
 
@@ -139,6 +152,7 @@ class _ReviewUser(msgspec.Struct, frozen=True):
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_page = msgspec.json.Decoder(Page).decode
 _decode_jobs = msgspec.json.Decoder(_JobPage).decode
+_decode_warnings = msgspec.json.Decoder(_WarningPage).decode
 _decode_review = msgspec.json.Decoder(_Review).decode
 
 
@@ -221,6 +235,11 @@ class Kube:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         await self._write("DELETE", PODS.path(namespace, name), options)
+
+    async def pod_warnings(self, namespace: str, uid: str) -> tuple[PodWarning, ...]:
+        """The warning events about a pod, in no order."""
+        query = [("fieldSelector", f"involvedObject.uid={uid},type=Warning"), ("limit", str(PAGE))]
+        return _decode_warnings(await self._transport.call("GET", EVENTS.path(namespace), query)).items or ()
 
     # ---- the rest
 

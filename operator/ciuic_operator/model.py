@@ -102,6 +102,8 @@ class World:
     """Names of pods of ours that exist under another owner UID: an older job of this name still ends."""
     refused: str = ""
     """The server's words when it refused a pod of this job last (quota, an admission policy); empty since it took one."""
+    held_up: Mapping[str, str] = field(default_factory=dict)
+    """By pod UID: what the kubelet said lately of a pod that it does not get to start."""
     hub: str = ""
     """Where this operator's hub is, and its authority, as pods are told them."""
     hub_started_seconds_ago: float = 1e9

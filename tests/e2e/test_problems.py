@@ -16,6 +16,18 @@ CASES: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         ("10.88.0.1:9",),
     ),
     "missing bucket": ({"checkpoint": {"path": "s3://no-such-bucket/x"}}, "StoreRefused", ("no-such-bucket",)),
+    "missing config map": (
+        {
+            "podTemplate": {
+                "spec": {
+                    "containers": [{"name": "trainer", "volumeMounts": [{"name": "more", "mountPath": "/more"}]}],
+                    "volumes": [{"name": "more", "configMap": {"name": "nowhere"}}],
+                }
+            }
+        },
+        "PodConfigError",
+        ("FailedMount", "nowhere"),
+    ),
     "image that does not exist": ({"image": "localhost/no-such-image:1"}, "ImageUnavailable", ("no-such-image",)),
     "job too large for the cluster": (
         {"podTemplate": {"spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "900"}}}]}}},
@@ -38,6 +50,14 @@ def test_it_is_said_within_30_seconds(case: str, apply: Apply, run_name: str) ->
     status = job.wait_reason(reason, 30)
     assert all(word in status["message"] for word in words), status["message"]
     assert_nothing_loops(job)
+
+
+def test_a_rank_out_of_memory_says_so(apply: Apply, run_name: str) -> None:
+    little = {"resources": {"requests": {"memory": "300Mi"}, "limits": {"memory": "300Mi"}}}
+    template = {"spec": {"containers": [{"name": "trainer", **little}]}}
+    job = apply(tiny("tiny", run_name, nodes=1, podTemplate=template))
+    status = job.wait_state("Failed", 120)
+    assert "out of memory at the container's limit of " in status["message"]
 
 
 def test_wrong_credentials(apply: Apply, run_name: str) -> None:

@@ -99,6 +99,7 @@ CHINESE = Words(
     },
     first={
         Reason.INVALID_SPEC: "先修改该字段",
+        Reason.STORE_REFUSED: "先修正 Secret 中的密钥或桶的权限",
         Reason.RUN_HAS_CHECKPOINTS: "先更换 spec.checkpoint.run",
         Reason.CONTRACT_DIFFERS: "先更换 spec.checkpoint.run",
         Reason.MEMORY_TIER_TOO_SMALL: "先调大或删除 spec.checkpoint.memory.sizeLimit",

@@ -195,7 +195,10 @@ def waiting_pods(world: World) -> Plan | None:
     if not silent:
         return None
     status = world.job.status
-    reason, message = min((_what_it_waits_for(pod) for pod in silent), key=lambda found: ORDER.index(found[0]))
+    reason, message = min(
+        (_what_it_waits_for(pod, world.held_up.get(pod.uid, "")) for pod in silent),
+        key=lambda found: ORDER.index(found[0]),
+    )
     message = f"{len(pods) - len(silent)}/{len(pods)} pods are ready; {message}"
     warning = reason not in (Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS)
     return say(world, status, _state(status), reason, message, warning=warning, recheck_after=5.0)
@@ -212,11 +215,13 @@ ORDER = [
 """What somebody has to act on comes first."""
 
 
-def _what_it_waits_for(pod: Pod) -> tuple[Reason, str]:
+def _what_it_waits_for(pod: Pod, held_up: str) -> tuple[Reason, str]:
     if pod.waiting_reason in IMAGE_REASONS:
         return Reason.IMAGE_UNAVAILABLE, f"the image of pod {pod.name} can not be pulled: {pod.waiting_message}"
     if pod.waiting_reason in CONFIG_REASONS:
         return Reason.POD_CONFIG_ERROR, f"pod {pod.name} can not be started: {pod.waiting_message}"
+    if held_up:
+        return Reason.POD_CONFIG_ERROR, f"pod {pod.name} can not be started: {held_up}"
     if pod.unschedulable:
         return Reason.UNSCHEDULABLE, f"pod {pod.name} fits on no node: {pod.unschedulable}"
     if pod.waiting_reason == "CrashLoopBackOff" or pod.restarts > 1:

@@ -1,7 +1,7 @@
 """One World from caches and reports, and the two reads that must be live."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,10 +10,10 @@ import pytest
 from ciuic_api.protocol import AgentState, Owner, Report, RunState, StoreState
 from ciuic_operator.errors import NotFound
 from ciuic_operator.jobs import Jobs
-from ciuic_operator.kube import JobKey
+from ciuic_operator.kube import JobKey, PodWarning
 from ciuic_operator.model import Agent, Node
 from ciuic_operator.objects import NodeRecord, PodRecord, pod_record
-from ciuic_operator.observe import OWNER_SECONDS, Observation, Observe
+from ciuic_operator.observe import HELD_UP_SECONDS, OWNER_SECONDS, WARNING_SECONDS, Observation, Observe
 from ciuic_operator.obstacles import Obstacles
 from ciuic_operator.watches import Store
 from component_bodies import job_body, pod_body
@@ -32,6 +32,9 @@ class Sources:
     lists: int = 0
     live_pods: dict[str, PodRecord] = field(default_factory=dict)
     obstacles: Obstacles = field(default_factory=Obstacles)
+    warnings: tuple[PodWarning, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    """UIDs of the pods whose warnings were read."""
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,6 +51,7 @@ class Sources:
             hub_seconds=lambda: 12.0,
             list_jobs=self.list_jobs,
             read_pod=self.read_pod,
+            pod_warnings=self.pod_warnings,
             obstacles=self.obstacles,
             cluster="here",
             receivers=frozenset({"oncall"}),
@@ -64,6 +68,10 @@ class Sources:
         if name not in self.live_pods:
             raise NotFound(name)
         return self.live_pods[name]
+
+    async def pod_warnings(self, namespace: str, uid: str) -> tuple[PodWarning, ...]:
+        self.asked.append(uid)
+        return self.warnings
 
     def pod(self, name: str, **fields: Any) -> PodRecord:
         record = pod_record(msgspec.json.encode(pod_body(name, **fields)))
@@ -168,6 +176,47 @@ class TestOwner:
         assert (await sources.seen()).world.owner_alive is False and sources.lists == 2
         sources.now = 1e6
         assert (await sources.seen()).world.owner_alive is False and sources.lists == 2
+
+
+class TestHeldUp:
+    """What a pod waits for that does not start stands in events alone."""
+
+    def waiting(self, seconds: float = HELD_UP_SECONDS + 1, waits: str = "ContainerCreating") -> Sources:
+        sources = Sources()
+        container = {"name": "trainer", "state": {"waiting": {"reason": waits}}}
+        sources.pod(
+            "tiny-0-0",
+            metadata={"creationTimestamp": (NOW - timedelta(seconds=seconds)).isoformat()},
+            spec={"nodeName": "n1"},
+            status={"phase": "Pending", "containerStatuses": [container]},
+        )
+        sources.warnings = (
+            self.warning("FailedMount", "not yet", 20),
+            self.warning("FailedMount", "no configmap helo", 3),
+        )
+        return sources
+
+    @staticmethod
+    def warning(reason: str, message: str, seconds_ago: float) -> PodWarning:
+        return PodWarning(reason=reason, message=message, last_timestamp=NOW - timedelta(seconds=seconds_ago))
+
+    async def test_the_newest_warning_is_in_the_world_and_read_again_after_a_while(self) -> None:
+        sources = self.waiting()
+        for _ in range(2):
+            assert (await sources.seen()).world.held_up == {"uid-tiny-0-0": "FailedMount: no configmap helo"}
+        assert sources.asked == ["uid-tiny-0-0"]
+        sources.now, sources.warnings = HELD_UP_SECONDS + 1, ()
+        assert (await sources.seen()).world.held_up == {}
+
+    async def test_an_old_warning_is_not_believed(self) -> None:
+        sources = self.waiting()
+        sources.warnings = (self.warning("FailedMount", "long ago", WARNING_SECONDS + 1),)
+        assert (await sources.seen()).world.held_up == {}
+
+    @pytest.mark.parametrize(("seconds", "waits"), [(2, "ContainerCreating"), (60, "ImagePullBackOff")])
+    async def test_nothing_is_asked_of_a_young_pod_or_one_that_says_why(self, seconds: float, waits: str) -> None:
+        sources = self.waiting(seconds, waits)
+        assert (await sources.seen()).world.held_up == {} and sources.asked == []
 
 
 class TestUnreadable:

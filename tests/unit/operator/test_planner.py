@@ -155,6 +155,16 @@ ROWS = [
         says("tiny-0-0", "0/1 nodes"),
     ),
     Row(
+        "a pod that the kubelet can not start",
+        world(
+            job(FIRST),
+            (pod(0, phase="Pending", waiting_reason="ContainerCreating"), pod(1)),
+            held_up={pod(0).uid: 'FailedMount: configmap "helo" not found'},
+        ),
+        Reason.POD_CONFIG_ERROR,
+        says("tiny-0-0", 'FailedMount: configmap "helo" not found'),
+    ),
+    Row(
         "an image that does not exist",
         world(
             job(FIRST),
